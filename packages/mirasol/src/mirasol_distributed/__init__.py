@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""mirasol's `distributed.py`, over the shared core."""
+
+from collections.abc import Callable
+from functools import cache, update_wrapper
+from typing import Any
+
+from shared_distributed import RowLayout, is_distributed, pad_dim_to, warn_if_stale
+from shared_distributed import all_gather_variable_dim as core_variable_dim
+from torch import Tensor
+from torch.autograd import Function
+
+__all__ = ["AllGather", "all_gather", "all_gather_variable_dim", "get_is_distributed", "pad_dim_to"]
+
+
+class _Remembered:
+    """functools.cache that looks on hits too: a "no" from before the process group is warned about."""
+
+    def __init__(self, ask: Callable[[], bool]) -> None:
+        self._cached = cache(ask)
+        self._warned = False
+        self.cache_info = self._cached.cache_info
+        update_wrapper(self, ask)
+
+    def __call__(self) -> bool:
+        answer = self._cached()
+        if not answer and not self._warned:
+            self._warned = warn_if_stale("get_is_distributed() was first asked", "Call its cache_clear() once it is up.")
+        return answer
+
+    def cache_clear(self) -> None:
+        self._cached.cache_clear()
+        self._warned = False
+
+    def __reduce__(self) -> str:  # pickled by name, as a function is
+        return self.__qualname__
+
+
+@_Remembered
+def get_is_distributed() -> bool:  # asked once in a process
+    return is_distributed()
+
+
+def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
+    """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor."""
+    return core_variable_dim(t, dim, sizes)
+
+
+class AllGather(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, sizes: Any) -> tuple[Tensor, Tensor]:
+        assert get_is_distributed()  # the original's answer to a missing process group
+        x, batch_sizes = all_gather_variable_dim(x, dim=dim, sizes=sizes)
+        ctx.dim, ctx.layout = dim, RowLayout(batch_sizes)
+        return x, batch_sizes
+
+    @staticmethod
+    def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return ctx.layout.own(grads, ctx.dim), None, None
+
+
+all_gather = AllGather.apply

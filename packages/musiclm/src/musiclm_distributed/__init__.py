@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""musiclm's `distributed.py`, over the shared core."""
+
+from typing import Any
+
+from shared_distributed import RowLayout, agree, is_distributed, reduce_scatter, warn_if_stale
+from shared_distributed import all_gather_same_dim as core_same_dim
+from shared_distributed import all_gather_variable_dim as core_variable_dim
+from torch import Tensor, nn
+from torch.autograd import Function
+
+__all__ = ["AllGather", "AllGatherFunction", "all_gather_same_dim", "all_gather_variable_dim"]
+
+
+def all_gather_same_dim(t: Tensor) -> list[Tensor]:
+    """Every rank's tensor, all of one shape, as a list."""
+    return core_same_dim(t)
+
+
+def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
+    """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor."""
+    return core_variable_dim(t, dim, sizes)
+
+
+class AllGatherFunction(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, sizes: Any, all_reduce_grads: bool) -> tuple[Tensor, Tensor]:
+        x, batch_sizes = all_gather_variable_dim(x, dim=dim, sizes=sizes)
+        ctx.dim, ctx.all_reduce_grads, ctx.layout = dim, all_reduce_grads, RowLayout(batch_sizes)
+        return x, batch_sizes
+
+    @staticmethod
+    def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        if ctx.all_reduce_grads:
+            return reduce_scatter(grads, ctx.dim, sizes=ctx.layout.sizes), None, None, None
+        return ctx.layout.own(grads, ctx.dim), None, None, None
+
+
+class AllGather(nn.Module):
+    def __init__(self, dim: int, *, all_reduce_grads: bool = False) -> None:
+        super().__init__()
+        self.dim = dim
+        self.all_reduce_grads = all_reduce_grads
+        self.is_distributed = is_distributed()  # asked once: a process group made later is not seen
+
+    def forward(self, x: Tensor, sizes: Any = None) -> tuple[Tensor, Tensor | None]:
+        if not self.is_distributed:
+            # modules pickled by the original have no such attribute
+            if not getattr(self, "_warned", False):
+                self._warned = warn_if_stale("this AllGather was built", "Build it after init_process_group.")
+            return x, None
+        if self.all_reduce_grads:  # all ranks enter the summed backward, or none does
+            x, _, sizes = agree("AllGather", x, self.dim, sizes, grad="sum")
+        gathered: tuple[Tensor, Tensor] = AllGatherFunction.apply(x, self.dim, sizes, self.all_reduce_grads)
+        return gathered

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: MIT
+"""spear-tts' `distributed.py`, over the shared core."""
+
+from typing import Any
+
+from shared_distributed import RowLayout, is_distributed
+from shared_distributed import all_gather_variable_dim as core_variable_dim
+from torch import Tensor
+from torch.autograd import Function
+
+__all__ = ["AllGather", "all_gather", "all_gather_variable_dim"]
+
+
+def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
+    """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor."""
+    return core_variable_dim(t, dim, sizes)
+
+
+class AllGather(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, sizes: Any) -> tuple[Tensor, Tensor | None]:
+        ctx.is_dist = is_distributed()  # asked at every call
+        if not ctx.is_dist:
+            return x, None
+        x, batch_sizes = all_gather_variable_dim(x, dim=dim, sizes=sizes)
+        ctx.dim, ctx.layout = dim, RowLayout(batch_sizes)
+        return x, batch_sizes
+
+    @staticmethod
+    def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return ctx.layout.own(grads, ctx.dim) if ctx.is_dist else grads, None, None
+
+
+all_gather = AllGather.apply

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: MIT
+"""st-moe's `distributed.py`, over the shared core."""
+
+from typing import Any, TypeVar
+
+from shared_distributed import RowLayout, has_only_one_value, pad_dim_to
+from shared_distributed import all_gather_same_dim as core_same_dim
+from shared_distributed import all_gather_variable_dim as core_variable_dim
+from shared_distributed import gather_sizes as core_gather_sizes
+from shared_distributed import split_by_rank as core_split_by_rank
+from torch import Tensor, nn
+from torch.autograd import Function
+
+__all__ = [
+    "AllGather",
+    "AllGatherFunction",
+    "all_gather_same_dim",
+    "all_gather_variable_dim",
+    "default",
+    "divisible_by",
+    "exists",
+    "gather_sizes",
+    "has_only_one_value",
+    "pad_dim_to",
+    "split_by_rank",
+]
+
+T = TypeVar("T")
+
+
+def exists(val: object) -> bool:
+    return val is not None
+
+
+def default(val: T | None, d: T) -> T:
+    return d if val is None else val
+
+
+def divisible_by(num: int, den: int) -> bool:
+    return (num % den) == 0
+
+
+def all_gather_same_dim(t: Tensor) -> list[Tensor]:
+    """Every rank's tensor, all of one shape, as a list."""
+    return core_same_dim(t)
+
+
+def gather_sizes(t: Tensor, *, dim: int) -> Tensor:
+    """Every rank's size along dim, as a LongTensor."""
+    return core_gather_sizes(t, dim=dim)
+
+
+def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
+    """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor."""
+    return core_variable_dim(t, dim, sizes)
+
+
+class AllGatherFunction(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, sizes: Any) -> tuple[Tensor, Tensor]:
+        x, batch_sizes = all_gather_variable_dim(x, dim=dim, sizes=sizes)
+        ctx.dim, ctx.layout = dim, RowLayout(batch_sizes)
+        return x, batch_sizes
+
+    @staticmethod
+    def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return ctx.layout.own(grads, ctx.dim), None, None
+
+
+class AllGather(nn.Module):
+    def __init__(self, *, dim: int = 0) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Tensor, sizes: Any = None) -> tuple[Tensor, Tensor]:
+        # never asks "are we distributed?": no process group is torch's own error
+        gathered: tuple[Tensor, Tensor] = AllGatherFunction.apply(x, self.dim, sizes)
+        return gathered
+
+
+def split_by_rank(x: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """This rank's part, and every part's length as a LongTensor."""
+    return core_split_by_rank(x)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: MIT
+"""What the ranks agreed on, before any data moves.
+
+Sizes not given: one exchange of a fixed-width header. Every rank then knows every rank's size, and
+whatever is wrong anywhere raises the same error everywhere, with the group still usable.
+
+Sizes given: no exchange. A rank checks what it can see alone and raises alone; the others may then
+wait until the group's timeout, abort in the transport, or receive unwritten rows. The environment
+variable SHARED_DISTRIBUTED_CHECK=1, set on every rank, turns the exchange on for this path too.
+"""
+
+import os
+import struct
+from functools import lru_cache
+from typing import NamedTuple
+from zlib import crc32
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from ._errors import BadInputError, DisagreementError
+from ._sizes import Sizes, ints_of
+from ._transport import exchange_header
+from ._world import backend_by_device, rank_and_world_or_alone
+
+MAX_DIMS = 24
+
+# a header: [flags, dim, ndim, crc of the sizes given, 8 ints of text, then the shape or a problem as text]
+_KIND, _BODY = 4, 12
+_BAD, _WANTS_GRAD, _GRAD_MODE = 1, 2, 4
+_NO_DIM = -1
+
+
+class Claim(NamedTuple):
+    """What one rank says about its call. `dim` None: ranks may differ in no dimension at all."""
+
+    kind: str  # operation, gradient, dtype and device, in words
+    shape: tuple[int, ...] = ()
+    dim: int | None = None
+    sizes: tuple[int, ...] | None = None
+    wants_grad: bool = False
+    grad_mode: bool = True
+    problem: str = ""
+
+    def header(self) -> list[int]:
+        """The claim as a row of int64, equally wide on every rank."""
+        flags = _BAD * bool(self.problem) + _WANTS_GRAD * self.wants_grad + _GRAD_MODE * self.grad_mode
+        dim = _NO_DIM if self.dim is None else self.dim
+        crc = 0 if self.sizes is None else 1 + crc32(repr(self.sizes).encode())
+        shape = (*self.shape, *[0] * (MAX_DIMS - len(self.shape)))
+        body = _text_to_ints(self.problem, MAX_DIMS) if self.problem else shape
+        return [flags, dim, len(self.shape), crc, *_text_to_ints(self.kind, _BODY - _KIND), *body]
+
+
+def agree(
+    op: str,
+    x: Tensor,
+    dim: int | None,
+    sizes: Sizes | None,
+    *,
+    grad: str = "local",
+    group: ProcessGroup | None = None,
+) -> tuple[Tensor, int, tuple[int, ...]]:
+    """The input to use, its dim counted from the front, and every rank's size along it.
+
+    Where gradients are summed, a rank whose input needs none takes part in the backward all the same
+    if any other rank's does: a detached input that requires grad stands in for its own.
+    """
+    rank, world = rank_and_world_or_alone(group)
+    claim = _examine(op, x, dim, sizes, grad, rank, world, group)
+    agreed = claim.sizes
+    if world > 1 and (sizes is None or os.environ.get("SHARED_DISTRIBUTED_CHECK", "0") != "0"):
+        everyones_size, any_wants_grad = exchange(claim, world, group, summed=grad == "sum")
+        agreed = everyones_size if agreed is None else agreed
+        if grad == "sum" and any_wants_grad and not x.requires_grad:
+            x = x.detach().requires_grad_()
+    elif claim.problem:
+        raise BadInputError(_bad_input(op, {rank: claim.problem}, world))
+    front = claim.dim or 0
+    return x, front, tuple(x.shape[front : front + 1]) if agreed is None else agreed
+
+
+def agree_on_sizes(x: Tensor, dim: int, group: ProcessGroup | None = None) -> tuple[int, ...]:
+    """Every rank's size along dim, for tensors that may differ in everything else."""
+    rank, world = rank_and_world_or_alone(group)
+    claim = _examine("gather_sizes", x, dim, None, "local", rank, world, group)
+    if not claim.problem:
+        claim = Claim("gather_sizes any any any", (claim.shape[claim.dim or 0],), dim=0)
+    return exchange(claim, world, group)[0]
+
+
+def exchange(
+    claim: Claim, world: int, group: ProcessGroup | None, *, summed: bool = False
+) -> tuple[tuple[int, ...], bool]:
+    """Every rank's size along dim, and whether any wants the gradient; one error on all if claims clash."""
+    rows = exchange_header(claim.header(), group)
+    op = claim.kind.split()[0]
+
+    problems = {rank: _ints_to_text(row[_BODY:]) for rank, row in enumerate(rows) if row[0] & _BAD}
+    if problems:
+        raise BadInputError(_bad_input(op, problems, world))
+
+    ragged = len(rows[0]) if claim.dim is None else _BODY + claim.dim  # the one column that may differ
+    if any(row[1:ragged] != rows[0][1:ragged] or row[ragged + 1 :] != rows[0][ragged + 1 :] for row in rows):
+        lines = ["the ranks' calls do not fit together:", *map(_describe, range(world), rows)]
+        lines.append("Ranks may differ in their size along dim, and in nothing else.")
+        raise DisagreementError(f"{op}: " + "\n".join(lines))
+
+    wanting = [rank for rank, row in enumerate(rows) if row[0] & _WANTS_GRAD]
+    without = [rank for rank, row in enumerate(rows) if not row[0] & _GRAD_MODE]
+    if summed and wanting and without:
+        msg = (
+            f"{op}: ranks {wanting} of {world} want a summed gradient, but grad mode is off on ranks {without}, "
+            "which would never enter the backward. Use the same grad mode on every rank, or grad='local'."
+        )
+        raise DisagreementError(msg)
+    return tuple(n for row in rows for n in row[ragged : ragged + 1]), bool(wanting)
+
+
+def _examine(
+    op: str,
+    x: Tensor,
+    dim: int | None,
+    sizes: Sizes | None,
+    grad: str,
+    rank: int,
+    world: int,
+    group: ProcessGroup | None,
+) -> Claim:
+    """This rank's claim. What is wrong is part of it, not an exception: the others must hear of it."""
+    try:
+        if rank < 0:
+            raise BadInputError("this process is not a member of the group")
+        if grad not in ("sum", "local"):
+            raise BadInputError(f"grad must be 'sum' or 'local', got {grad!r}")
+        _check_tensor(x, world, group)
+        dim = None if dim is None else _dim_from_front(dim, x)
+        given = None if sizes is None else _check_sizes(sizes, op, x, dim or 0, rank, world)
+    except BadInputError as error:
+        return Claim(op, problem=str(error))
+    grad_mode = torch.is_grad_enabled()
+    kind = f"{op} {grad} {str(x.dtype).removeprefix('torch.')} {x.device.type}"
+    return Claim(kind, tuple(x.shape), dim, given, x.requires_grad and grad_mode, grad_mode)
+
+
+def _check_tensor(x: Tensor, world: int, group: ProcessGroup | None) -> None:
+    if not isinstance(x, Tensor):
+        raise BadInputError(f"expected a tensor, got {type(x).__name__}")
+    if x.layout != torch.strided or x.is_quantized or x.is_nested:
+        raise BadInputError(f"expected a dense tensor, got {x.dtype} in layout {x.layout}")
+    if x.ndim > MAX_DIMS:
+        raise BadInputError(f"a tensor of {x.ndim} dimensions, at most {MAX_DIMS} are supported")
+    if world > 1 and x.device.type not in backend_by_device(group):
+        served = ", ".join(backend_by_device(group))
+        raise BadInputError(f"shape {tuple(x.shape)} is on {x.device.type}; the process group serves {served}")
+
+
+def _dim_from_front(dim: int, x: Tensor) -> int:
+    if x.ndim == 0:
+        raise BadInputError("a 0-d tensor has no dim to gather along: unsqueeze it first")
+    if not isinstance(dim, int):
+        raise BadInputError(f"dim must be an int, got {dim!r}")
+    if not -x.ndim <= dim < x.ndim:
+        raise BadInputError(f"dim {dim} is out of range for shape {tuple(x.shape)}")
+    return dim % x.ndim
+
+
+def _check_sizes(sizes: Sizes, op: str, x: Tensor, dim: int, rank: int, world: int) -> tuple[int, ...]:
+    try:
+        ints = ints_of(sizes)
+    except (TypeError, ValueError) as error:
+        raise BadInputError(f"sizes must be one whole number a rank, got {sizes!r}") from error
+    if len(ints) != world:
+        raise BadInputError(f"sizes has {len(ints)} entries for {world} ranks")
+    if min(ints) < 0:
+        raise BadInputError(f"sizes has a negative entry: {ints}")
+    whole = op == "reduce_scatter"
+    expected, what = (sum(ints), "add up to") if whole else (ints[rank], f"at rank {rank} say")
+    if x.shape[dim] != expected:
+        raise BadInputError(f"sizes {what} {expected}, but dim {dim} of shape {tuple(x.shape)} is {x.shape[dim]}")
+    return ints
+
+
+def _bad_input(op: str, problems: dict[int, str], world: int) -> str:
+    return f"{op}: bad input\n" + "\n".join(f"  rank {rank} of {world}: {text}" for rank, text in problems.items())
+
+
+def _describe(rank: int, row: list[int]) -> str:
+    op, grad, dtype, device = _ints_to_text(row[_KIND:_BODY]).split()
+    dim = "" if row[1] == _NO_DIM else f", dim {row[1]}"
+    sizes = f", sizes given (crc {row[3] - 1:08x})" if row[3] else ""
+    return f"  rank {rank}: {op} of shape {tuple(row[_BODY : _BODY + row[2]])} {dtype} on {device}{dim}, grad {grad}{sizes}"
+
+
+@lru_cache
+def _text_to_ints(text: str, width: int) -> tuple[int, ...]:
+    return struct.unpack(f">{width}q", text.encode()[: 8 * width].ljust(8 * width, b"\0"))
+
+
+def _ints_to_text(ints: list[int]) -> str:
+    return struct.pack(f">{len(ints)}q", *ints).rstrip(b"\0").decode(errors="replace")

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: MIT
+"""What can go wrong, as a tree.
+
+    GatherError (RuntimeError)          the root: everything raised here on purpose
+    ├── BadInputError (ValueError)      one rank's own arguments cannot be used
+    └── DisagreementError               each rank's arguments are fine alone, not together
+
+    StaleAnswerWarning (UserWarning)    "not distributed" was remembered from before the process group
+"""
+
+
+class GatherError(RuntimeError):
+    """Root of every error that this library raises on purpose."""
+
+
+class BadInputError(GatherError, ValueError):
+    """A rank's own arguments cannot be used: its dim, its sizes, its tensor."""
+
+
+class DisagreementError(GatherError):
+    """The ranks' arguments do not fit together: shapes, dtypes, operations, grad modes."""
+
+
+class StaleAnswerWarning(UserWarning):
+    """ "Not distributed" was remembered from before the process group came up, and is still used."""

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+"""The gather as an nn.Module."""
+
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from ._autograd import all_gather
+from ._sizes import Sizes
+
+
+class AllGather(nn.Module):
+    """`all_gather` with its options bound: `AllGather(dim=1)(x)` gives the tensor and the sizes.
+
+    >>> gathered, sizes = AllGather(dim=1)(torch.ones(2, 3))
+    >>> sizes
+    (3,)
+    """
+
+    def __init__(
+        self, dim: int = 0, *, grad: Literal["sum", "local"] = "sum", group: ProcessGroup | None = None
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.grad = grad
+        self.group = group
+
+    def forward(self, x: Tensor, sizes: Sizes | None = None) -> tuple[Tensor, tuple[int, ...]]:
+        """`(… n_r …) -> (… sum(n) …)` and the sizes; see `all_gather`."""
+        return all_gather(x, self.dim, sizes=sizes, grad=self.grad, group=self.group)
+
+    def extra_repr(self) -> str:
+        """Shown by `print(module)`."""
+        return f"dim={self.dim}, grad={self.grad!r}"

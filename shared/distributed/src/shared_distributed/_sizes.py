@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""Sizes as plain ints, as the LongTensor that callers expect, and what can be read off them."""
+
+from collections.abc import Iterable, Sequence
+from operator import index
+from typing import TypeAlias
+
+import torch
+from einops import rearrange
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from ._errors import BadInputError
+from ._world import is_compiling, rank_and_world_or_alone
+
+Sizes: TypeAlias = Sequence[int] | Tensor
+
+
+def ints_of(sizes: Iterable[int] | Tensor) -> tuple[int, ...]:
+    """Sizes as a tuple of ints. TypeError or ValueError for anything but a row of whole numbers."""
+    if not isinstance(sizes, Tensor):
+        return tuple(sizes) if is_compiling() else tuple(map(index, sizes))
+    remembered = getattr(sizes, "_remembered_ints", None)
+    if remembered is not None and remembered[1] == sizes._version:
+        return tuple(remembered[0])
+    if sizes.ndim != 1 or sizes.is_floating_point() or sizes.is_complex() or sizes.dtype == torch.bool:
+        msg = f"a {sizes.dtype} tensor of shape {tuple(sizes.shape)}"
+        raise TypeError(msg)
+    return tuple(sizes.tolist())
+
+
+def sizes_tensor(sizes: Sequence[int], device: torch.device) -> Tensor:
+    """Sizes as a LongTensor `(world,)` on `device`, made without waiting for the device.
+
+    Off the CPU the tensor remembers its ints while nobody writes to it, so that passing it back
+    costs no device-to-host copy. On the CPU reading it anew is as cheap, and always right.
+    """
+    if is_compiling():
+        return torch.tensor(sizes, dtype=torch.long, device=device)
+    host = torch.tensor(sizes, dtype=torch.long, pin_memory=device.type == "cuda" and torch.cuda.is_available())
+    if device.type == "cpu":
+        return host
+    tensor = host.to(device, non_blocking=True)
+    if not tensor.is_inference():
+        tensor._remembered_ints = (tuple(sizes), tensor._version)  # type: ignore[attr-defined]
+    return tensor
+
+
+class RowLayout:
+    """Which rows of a gathered tensor came from which rank.
+
+        sizes (3, 0, 2)  ->  row      0 1 2 3 4
+                             rank     0 0 0 2 2
+
+    >>> layout = RowLayout((3, 0, 2), rank=2)
+    >>> layout.rows
+    slice(3, 5, None)
+    >>> layout.ranks().tolist()
+    [0, 0, 0, 2, 2]
+    >>> layout.mask().tolist()
+    [[True, True, True], [False, False, False], [True, True, False]]
+    >>> layout.own(torch.arange(5.0)).tolist()
+    [3.0, 4.0]
+
+    `rank` is this process's rank in `group` unless it is given.
+    """
+
+    def __init__(self, sizes: Sizes, *, rank: int | None = None, group: ProcessGroup | None = None) -> None:
+        self.sizes = ints_of(sizes)
+        if rank is None:
+            rank = rank_and_world_or_alone(group)[0]
+        if not 0 <= rank < len(self.sizes):
+            msg = f"rank {rank} has no place among sizes {self.sizes}"
+            raise BadInputError(msg)
+        self.rank = rank
+
+    @property
+    def rows(self) -> slice:
+        """This rank's rows: the k-th local row is row `rows.start + k` of the gathered tensor."""
+        start = sum(self.sizes[: self.rank])
+        return slice(start, start + self.sizes[self.rank])
+
+    def own(self, gathered: Tensor, dim: int = 0) -> Tensor:
+        """This rank's part of a gathered tensor, a view: `(… sum(sizes) …) -> (… sizes[rank] …)`."""
+        return gathered.narrow(dim, self.rows.start, self.sizes[self.rank])
+
+    def ranks(self, device: torch.device | str | None = None) -> Tensor:
+        """The rank that each gathered row came from: LongTensor `(sum(sizes),)`."""
+        ranks = torch.arange(len(self.sizes), device=device)
+        repeats = torch.tensor(self.sizes, dtype=torch.long, device=device)
+        return ranks.repeat_interleave(repeats, output_size=sum(self.sizes))
+
+    def mask(self, length: int | None = None, device: torch.device | str | None = None) -> Tensor:
+        """True where a `(world, length)` padded layout holds a real row; length: the longest rank's."""
+        length = max(self.sizes) if length is None else length
+        sizes = torch.tensor(self.sizes, dtype=torch.long, device=device)
+        return rearrange(torch.arange(length, device=device), "row -> 1 row") < rearrange(sizes, "rank -> rank 1")
