@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""Options, and the fixtures that give tests their ranks."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from harness import Worlds
+
+WORLD_SIZES = (1, 2, 3, 4, 8)
+ADAPTERS = ("musiclm", "spear-tts", "mirasol", "st-moe")
+SUITES = ("core", *ADAPTERS, "tools")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("ranks")
+    group.addoption("--suite", choices=SUITES, help="only the tests of one adapter, of the core, or of the tools")
+    group.addoption("--backend", default="gloo", choices=("gloo", "nccl"), help="what the ranks speak over")
+    group.addoption("--world-size", type=int, action="append", help="only worlds of this size (may be repeated)")
+    group.addoption("--require-nccl", action="store_true", help="fail where NCCL tests would be skipped")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "suite(name): the suite that a test belongs to; core where it has none")
+    if config.getoption("--backend") == "nccl":
+        sizes = config.getoption("--world-size") or [2]
+        needed, found = max(2, min(sizes)), torch.cuda.device_count()
+        if found < needed:
+            reason = f"needs {needed} CUDA devices, found {found}"
+            if config.getoption("--require-nccl"):
+                raise pytest.UsageError(f"NCCL: {reason}")
+            pytest.exit(f"skipped: {reason}", returncode=0)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the chosen suite. A test's suite is its marker's, else that of its file's name, else core."""
+    chosen = config.getoption("--suite")
+    if chosen is None:
+        return
+
+    def suite_of(item: pytest.Item) -> str:
+        marker = item.get_closest_marker("suite")
+        if marker is not None:
+            return str(marker.args[0])
+        return "tools" if item.path.name.startswith("test_tools") else "core"
+
+    deselected = [item for item in items if suite_of(item) != chosen]
+    items[:] = [item for item in items if suite_of(item) == chosen]
+    config.hook.pytest_deselected(items=deselected)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`world_size` runs over every world size that the options and the machine allow."""
+    if "world_size" in metafunc.fixturenames:
+        sizes = metafunc.config.getoption("--world-size") or WORLD_SIZES
+        if metafunc.config.getoption("--backend") == "nccl":
+            sizes = [size for size in sizes if size <= torch.cuda.device_count()]
+        metafunc.parametrize("world_size", sizes, ids=[f"W{size}" for size in sizes])
+
+
+@pytest.fixture(scope="session")
+def worlds() -> Iterator[Worlds]:
+    """The persistent worlds of this run."""
+    worlds = Worlds()
+    yield worlds
+    worlds.close()
+
+
+@pytest.fixture(scope="session")
+def backend(request: pytest.FixtureRequest) -> str:
+    """What the ranks speak over."""
+    return str(request.config.getoption("--backend"))

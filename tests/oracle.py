@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""What the ranks should see, computed in one process from the same rule that the ranks use.
+
+Every value depends on its rank and its position, every upstream gradient on the rank that holds it
+and its position, so that a wrong order, slice, scale or sum shows. All are small whole numbers: sums
+over eight ranks are exact in every dtype tested, and results are compared bit for bit.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+DTYPES = ("float32", "bfloat16", "float64", "bool", "int16", "int64", "complex64", "float8_e4m3fn")
+DIMS = (0, 1, -1, -2)
+SIZES = ("equal", "ragged", "one empty", "all empty")
+OTHER_DIMS = (2, 3, 4)  # the shape of a rank's tensor, but for the gathered dim
+
+
+class Case(NamedTuple):
+    """One call of a gather, the same on every rank but for the rank's own size."""
+
+    sizes: tuple[int, ...]
+    dim: int = 0
+    dtype: str = "float32"
+    given: str = "no"  # whether sizes are passed in: no, list, tensor
+    contiguous: bool = True
+    other: tuple[int, ...] = OTHER_DIMS
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        """The shape with `size` at the gathered dim."""
+        shape = list(self.other)
+        shape[self.dim] = size
+        return tuple(shape)
+
+
+class Result(NamedTuple):
+    """What a rank got."""
+
+    gathered: Tensor
+    contiguous: bool
+    sizes: object
+    gradient: Tensor | None
+
+
+def sizes_of(kind: str, world: int) -> tuple[int, ...]:
+    """The sizes of a world: `ragged` has no two neighbours alike."""
+    ragged = [(3 * rank + 2) % 5 + 1 for rank in range(world)]
+    if kind == "equal":
+        return (3,) * world
+    if kind == "one empty":
+        ragged[world // 2] = 0
+    return (0,) * world if kind == "all empty" else tuple(ragged)
+
+
+def values(rank: int, shape: Sequence[int], dtype: str) -> Tensor:
+    """A rank's input: whole numbers below 97, different by rank and position."""
+    return _numbers(31 * rank + 5, 7, 97, shape, dtype)
+
+
+def upstream(rank: int, shape: Sequence[int], dtype: str) -> Tensor:
+    """The gradient that arrives at a rank's gathered tensor: whole numbers from -3 to 3."""
+    return _numbers(5 * rank + 1, 3, 7, shape, dtype, shift=3)
+
+
+def gathered(case: Case) -> Tensor:
+    """What every rank should hold."""
+    parts = [values(rank, case.shape(size), case.dtype) for rank, size in enumerate(case.sizes)]
+    return torch.cat(parts, case.dim)
+
+
+def gradient(case: Case, rank: int, how: str) -> Tensor:
+    """A rank's gradient: its slice of its own upstream (`local`), or of the sum over ranks (`sum`)."""
+    total = case.shape(sum(case.sizes))
+    own = upstream(rank, total, case.dtype)
+    if how == "sum":
+        wide = torch.float32 if own.dtype.itemsize < 4 else own.dtype
+        arriving = [upstream(r, total, case.dtype).to(wide) for r in range(len(case.sizes))]
+        own = torch.stack(arriving).sum(0).to(own.dtype)
+    return own.narrow(case.dim, sum(case.sizes[:rank]), case.sizes[rank])
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Bit for bit: dtype, shape and values."""
+    return a.dtype == b.dtype and a.shape == b.shape and a.tolist() == b.tolist()
+
+
+def _numbers(start: int, step: int, modulus: int, shape: Sequence[int], dtype: str, shift: int = 0) -> Tensor:
+    n = torch.Size(shape).numel()
+    whole = (torch.arange(n, dtype=torch.float64) * step + start) % modulus - shift
+    kind: torch.dtype = getattr(torch, dtype)
+    if kind == torch.bool:
+        return (whole % 3 == 0).view(*shape)
+    if kind.is_complex:
+        return torch.complex(whole, whole.flip(0) - 1).to(kind).view(*shape)
+    if kind.is_floating_point and kind.itemsize == 1:
+        whole = whole % 15  # e4m3 holds whole numbers up to 16
+    return whole.view(*shape).to(kind)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+"""The whole product, adapter by adapter: values, sizes and gradients against the oracle.
+
+    every subject × world size × dtype is one test; in it, every dim × kind of sizes × sizes given or
+    not (as a list and as a tensor in turn) × contiguous or not, forward and, where the dtype has a
+    gradient, backward. Nothing is sampled.
+"""
+
+import itertools
+
+import pytest
+import torch
+from harness import WorldFailure, Worlds
+from oracle import DIMS, DTYPES, SIZES, Case, Result, gathered, gradient, same, sizes_of
+
+SUBJECTS = ("core sum", "core local", "musiclm local", "musiclm sum", "spear-tts local", "mirasol local", "st-moe local")
+
+
+def all_cases(world_size: int, dtype: str) -> list[Case]:
+    """Every case of one test."""
+    product = itertools.product(DIMS, SIZES, (False, True), (True, False))
+    return [
+        Case(sizes_of(kind, world_size), dim, dtype, ("tensor" if i % 3 else "list") if given else "no", contiguous)
+        for i, (dim, kind, given, contiguous) in enumerate(product)
+    ]
+
+
+def complaints(case: Case, rank: int, result: Result, subject: str) -> list[str]:
+    """What is wrong with a rank's result; empty if nothing is."""
+    who, _, how = subject.partition(" ")
+    world, found = len(case.sizes), []
+    if not same(result.gathered, gathered(case)):
+        found.append(f"gathered {result.gathered.tolist()}, expected {gathered(case).tolist()}")
+    if not result.contiguous and world > 1:
+        found.append("the gathered tensor is not contiguous")
+    if who == "core":
+        expected_sizes: object = case.sizes
+    else:
+        expected_sizes = None if world == 1 and who in ("musiclm", "spear-tts") else list(case.sizes)
+    sizes = result.sizes
+    if isinstance(sizes, torch.Tensor):
+        if sizes.dtype != torch.int64:
+            found.append(f"sizes are {sizes.dtype}")
+        sizes = sizes.tolist()
+    if sizes != expected_sizes or type(sizes) is not type(expected_sizes):
+        found.append(f"sizes {sizes!r}, expected {expected_sizes!r}")
+    if result.gradient is not None and not same(result.gradient, gradient(case, rank, how)):
+        found.append(f"gradient {result.gradient.tolist()}, expected {gradient(case, rank, how).tolist()}")
+    return [f"rank {rank} of {world}, {case}: {text}" for text in found]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("subject", [pytest.param(s, marks=pytest.mark.suite(s.split()[0])) for s in SUBJECTS])
+def test_gather_matches_the_oracle(subject: str, dtype: str, world_size: int, backend: str, worlds: Worlds) -> None:
+    """Values, sizes and gradients are those of one process, on every rank, bit for bit."""
+    cases = all_cases(world_size, dtype)
+    if subject.startswith("mirasol") and world_size == 1:
+        with pytest.raises(WorldFailure, match="AssertionError"):
+            worlds.get(backend, 1).run("ranks.gather:run_cases", subject, cases)
+        return
+    by_rank = worlds.get(backend, world_size).run("ranks.gather:run_cases", subject, cases)
+    found = [
+        line
+        for rank, results in enumerate(by_rank)
+        for case, result in zip(cases, results, strict=True)
+        for line in complaints(case, rank, result, subject)
+    ]
+    assert not found, "\n".join(found[:5])
+    assert all((r.gradient is not None) == (dtype not in ("bool", "int16", "int64")) for r in by_rank[0])
