@@ -91,9 +91,9 @@ def _numbers(start: int, step: int, modulus: int, shape: Sequence[int], dtype: s
     whole = (torch.arange(n, dtype=torch.float64) * step + start) % modulus - shift
     kind: torch.dtype = getattr(torch, dtype)
     if kind == torch.bool:
-        return (whole % 3 == 0).view(*shape)
+        return (whole % 3 == 0).view(tuple(shape))
     if kind.is_complex:
-        return torch.complex(whole, whole.flip(0) - 1).to(kind).view(*shape)
+        return torch.complex(whole, whole.flip(0) - 1).to(kind).view(tuple(shape))
     if kind.is_floating_point and kind.itemsize == 1:
         whole = whole % 15  # e4m3 holds whole numbers up to 16
-    return whole.view(*shape).to(kind)
+    return whole.view(tuple(shape)).to(kind)

@@ -28,7 +28,7 @@ class Deadlines(NamedTuple):
     collective: float = 40.0
     case: float = 60.0
     kill: float = 70.0
-    grace: float = 45.0
+    grace: float = 10.0
 
 
 class RankError(NamedTuple):

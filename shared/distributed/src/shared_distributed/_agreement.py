@@ -12,6 +12,7 @@ variable SHARED_DISTRIBUTED_CHECK=1, set on every rank, turns the exchange on fo
 import os
 import struct
 from functools import lru_cache
+from operator import index
 from typing import NamedTuple
 from zlib import crc32
 
@@ -95,7 +96,7 @@ def exchange(
 ) -> tuple[tuple[int, ...], bool]:
     """Every rank's size along dim, and whether any wants the gradient; one error on all if claims clash."""
     rows = exchange_header(claim.header(), group)
-    op = claim.kind.split()[0]
+    op = _ints_to_text(rows[0][_KIND:_BODY]).split()[0]  # one name for all, also where the ranks' own differ
 
     problems = {rank: _ints_to_text(row[_BODY:]) for rank, row in enumerate(rows) if row[0] & _BAD}
     if problems:
@@ -159,8 +160,10 @@ def _check_tensor(x: Tensor, world: int, group: ProcessGroup | None) -> None:
 def _dim_from_front(dim: int, x: Tensor) -> int:
     if x.ndim == 0:
         raise BadInputError("a 0-d tensor has no dim to gather along: unsqueeze it first")
-    if not isinstance(dim, int):
-        raise BadInputError(f"dim must be an int, got {dim!r}")
+    try:
+        dim = index(dim)
+    except TypeError as error:
+        raise BadInputError(f"dim must be an int, got {dim!r}") from error
     if not -x.ndim <= dim < x.ndim:
         raise BadInputError(f"dim {dim} is out of range for shape {tuple(x.shape)}")
     return dim % x.ndim

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""Builds a downstream project on disk: a package or a flat module, an old `distributed.py`, a git history."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from shared_distributed_tools import sources
+
+OLD = '"""The old copy."""\n\nimport torch.distributed as dist\n\n\ndef gather(t):\n    return dist.all_gather(t)\n'
+
+# layout -> adapter, the file to replace, the files that make the layout
+LAYOUTS: dict[str, tuple[str, str, dict[str, str]]] = {
+    "musiclm": ("musiclm", "musiclm_pytorch/distributed.py", {"musiclm_pytorch/__init__.py": ""}),
+    "spear-tts": ("spear-tts", "spear_tts_pytorch/distributed.py", {"spear_tts_pytorch/__init__.py": ""}),
+    "mirasol": ("mirasol", "mirasol_pytorch/distributed.py", {"mirasol_pytorch/__init__.py": ""}),
+    "st-moe": ("st-moe", "st_moe_pytorch/distributed.py", {"st_moe_pytorch/__init__.py": ""}),
+    "flat": ("musiclm", "distributed.py", {"musiclm.py": "from distributed import AllGather\n"}),
+}
+
+CORE = Path("shared/distributed/src/shared_distributed")
+
+
+def git(repo: Path, *arguments: str) -> str:
+    """Run git in a repo, whatever this machine's own configuration says."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.invalid")
+    command = ["git", *identity, *arguments]
+    return subprocess.run(command, cwd=repo, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def commit(repo: Path) -> None:
+    """Commit everything there is."""
+    git(repo, "add", "-A")
+    git(repo, "commit", "-q", "--allow-empty", "-m", "state")
+
+
+def make_repo(folder: Path, layout: str, *, extra: dict[str, str] | None = None, under_git: bool = True) -> Path:
+    """A project in one of the layouts, with the old file in place, committed."""
+    _, target, files = LAYOUTS[layout]
+    repo = folder / f"{layout}-pytorch"
+    for name, text in {**files, target: OLD, **(extra or {})}.items():
+        (repo / name).parent.mkdir(parents=True, exist_ok=True)
+        (repo / name).write_text(text)
+    if under_git:
+        git(repo, "init", "-q")
+        commit(repo)
+    return repo
+
+
+def copy_sources(folder: Path) -> Path:
+    """The sources as a tree of their own, for a test to change."""
+    ignore = shutil.ignore_patterns("__pycache__", "tests")
+    for part in ("shared", "packages"):
+        shutil.copytree(sources.root() / part, folder / part, ignore=ignore)
+    return folder
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    """Replace a text that must be there, everywhere."""
+    text = path.read_text()
+    assert old in text, f"{old!r} is not in {path.name}"
+    path.write_text(text.replace(old, new))

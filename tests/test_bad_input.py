@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: MIT
+"""Bad input: the same clear error on every rank, no data moved, and the group still usable."""
+
+from typing import Any
+
+import pytest
+from harness import RankError, World, Worlds
+from test_matrix import SUBJECTS
+
+OK: dict[str, Any] = {"shape": (2, 3)}
+
+# what each of two ranks passes -> the error's class and words that its message must hold
+ALONE_BAD: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
+    "dim out of range": ([OK, {"dim": 2}], ["rank 1 of 2", "dim 2 is out of range", "(2, 3)"]),
+    "negative dim out of range": ([{"dim": -3}, OK], ["rank 0 of 2", "dim -3 is out of range"]),
+    "dim not an int": ([{"dim": "x"}, OK], ["rank 0 of 2", "dim must be an int, got 'x'"]),
+    "0-d tensor": ([OK, {"shape": ()}], ["rank 1 of 2", "0-d tensor"]),
+    "0-d on every rank": ([{"shape": ()}, {"shape": ()}], ["rank 0 of 2", "rank 1 of 2", "0-d tensor"]),
+    "too many dims": ([OK, {"shape": (1,) * 25}], ["rank 1 of 2", "25 dimensions", "at most 24"]),
+    "not a tensor": ([OK, {"kind": "not a tensor"}], ["rank 1 of 2", "expected a tensor, got list"]),
+    "sparse": ([{"kind": "sparse"}, OK], ["rank 0 of 2", "dense", "sparse_coo"]),
+    "on no served device": ([OK, {"kind": "meta"}], ["rank 1 of 2", "on meta", "serves cpu"]),
+}
+
+DISAGREE: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
+    "ndim": ([OK, {"shape": (2, 3, 1)}], ["rank 0", "(2, 3)", "rank 1", "(2, 3, 1)"]),
+    "dtype": ([OK, {"dtype": "float64"}], ["float32", "float64"]),
+    "dtype of one width": ([{"dtype": "float16"}, {"dtype": "bfloat16"}], ["float16", "bfloat16"]),
+    "another dimension": ([OK, {"shape": (2, 4)}], ["(2, 3)", "(2, 4)"]),
+    "dim": ([OK, {"dim": 1}], ["dim 0", "dim 1"]),
+    "same bytes, other shape": ([{"shape": (2, 3, 4)}, {"shape": (2, 4, 3)}], ["(2, 3, 4)", "(2, 4, 3)"]),
+}
+
+GIVEN: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
+    "sizes too short": ([{"sizes": [2]}, {"sizes": [2, 2]}], ["rank 0 of 2", "1 entries for 2 ranks"]),
+    "sizes negative": ([{"sizes": [2, -1]}, {"sizes": [2, 2]}], ["rank 0 of 2", "negative", "(2, -1)"]),
+    "sizes not matching": ([{"sizes": [2, 2]}, {"sizes": [2, 3]}], ["rank 1 of 2", "say 3", "(2, 3) is 2"]),
+    "sizes not whole": ([{"sizes": [2, 2]}, {"sizes": [2, 1.5]}], ["rank 1 of 2", "whole number", "1.5"]),
+    "sizes a float": ([{"sizes": 2.0}, {"sizes": [2, 2]}], ["rank 0 of 2", "whole number", "2.0"]),
+}
+
+CHECKED_ONLY: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
+    "sizes differ elsewhere": ([{"sizes": [2, 1]}, {"sizes": [2, 2]}], ["sizes given"]),
+    "sizes on one rank only": ([{"sizes": [2, 2]}, OK], ["sizes given"]),
+    "dtype": ([{"sizes": [2, 2]}, {"sizes": [2, 2], "dtype": "float64"}], ["float32", "float64"]),
+}
+
+GATHERERS = [pytest.param(s, marks=pytest.mark.suite(s.split()[0])) for s in SUBJECTS]
+
+
+def expect_same_error(outcomes: list[Any], error: str, words: list[str]) -> None:
+    assert {outcome.error for outcome in outcomes} == {error}, outcomes
+    assert len({outcome.message for outcome in outcomes}) == 1
+    assert "GatherError" in outcomes[0].bases
+    for word in words:
+        assert word in outcomes[0].message
+
+
+def run_bad(worlds: Worlds, backend: str, subject: str, specs: list[dict[str, Any]], *, check: bool = False) -> list[Any]:
+    answers = worlds.get(backend, 2).run("ranks.calls:bad_then_good", subject, specs, check)
+    assert [good for _, good in answers] == [[0.0, 1.0, 1.0]] * 2, "the next valid call"
+    return [outcome for outcome, _ in answers]
+
+
+@pytest.mark.parametrize("subject", GATHERERS)
+@pytest.mark.parametrize("case", ALONE_BAD)
+def test_one_ranks_bad_input_raises_everywhere(subject: str, case: str, backend: str, worlds: Worlds) -> None:
+    """Where sizes are not given, what one rank finds wrong with its input every rank raises."""
+    specs, words = ALONE_BAD[case]
+    expect_same_error(run_bad(worlds, backend, subject, specs), "BadInputError", words)
+
+
+@pytest.mark.parametrize("subject", GATHERERS)
+@pytest.mark.parametrize("case", DISAGREE)
+def test_disagreement_raises_everywhere(subject: str, case: str, backend: str, worlds: Worlds) -> None:
+    """Ranks that do not fit together all raise the same error, naming each rank's shape and dtype."""
+    specs, words = DISAGREE[case]
+    expect_same_error(run_bad(worlds, backend, subject, specs), "DisagreementError", words)
+
+
+@pytest.mark.parametrize("subject", GATHERERS)
+@pytest.mark.parametrize("case", GIVEN)
+def test_bad_sizes_raise_everywhere_with_the_check_on(subject: str, case: str, backend: str, worlds: Worlds) -> None:
+    """SHARED_DISTRIBUTED_CHECK=1: the full exchange for given sizes too."""
+    specs, words = GIVEN[case]
+    expect_same_error(run_bad(worlds, backend, subject, specs, check=True), "BadInputError", words)
+
+
+@pytest.mark.parametrize("case", CHECKED_ONLY)
+def test_sizes_that_differ_between_ranks_raise_with_the_check_on(case: str, backend: str, worlds: Worlds) -> None:
+    """What no rank can see alone, the check finds."""
+    specs, words = CHECKED_ONLY[case]
+    outcomes = run_bad(worlds, backend, "core sum", specs, check=True)
+    assert {outcome.error for outcome in outcomes} <= {"DisagreementError", "BadInputError"}
+    assert len({outcome.message for outcome in outcomes}) == 1
+    assert all(word in outcomes[0].message for word in words) or "at rank 1 say 1" in outcomes[0].message
+
+
+@pytest.mark.parametrize("case", GIVEN)
+def test_bad_sizes_without_the_check_raise_on_the_rank_that_sees_it(case: str, backend: str, worlds: Worlds) -> None:
+    """Given sizes that every rank can see are bad raise on every rank, without an exchange."""
+    specs, words = GIVEN[case]
+    bad = next(spec for spec in specs if spec["sizes"] != [2, 2])
+    rank = specs.index(bad)
+    both = [bad, bad] if case != "sizes not matching" else [{"sizes": [3, 2]}, {"sizes": [2, 3]}]
+    outcomes = run_bad(worlds, backend, "core sum", both)
+    assert [outcome.error for outcome in outcomes] == ["BadInputError"] * 2
+    assert f"rank {rank} of 2" in outcomes[rank].message
+    for word in words[1:]:
+        assert word in outcomes[rank].message
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_reduce_scatter_checks_its_sizes(check: bool, backend: str, worlds: Worlds) -> None:
+    """Sizes must add up to the tensor's size along dim."""
+    world = worlds.get(backend, 2)
+    outcomes = world.run("ranks.calls:call_reduce_scatter", [(4, 3)] * 2, [[2, 3]] * 2, 0, check)
+    assert [outcome.error for outcome in outcomes] == ["BadInputError"] * 2
+    assert "add up to 5, but dim 0 of shape (4, 3) is 4" in outcomes[0].message
+
+
+def test_reduce_scatter_finds_disagreement_with_the_check_on(backend: str, worlds: Worlds) -> None:
+    """Sizes that add up on each rank but differ between them."""
+    world = worlds.get(backend, 2)
+    outcomes = world.run("ranks.calls:call_reduce_scatter", [(4, 3)] * 2, [[2, 2], [1, 3]], 0, True)
+    expect_same_error(outcomes, "DisagreementError", ["reduce_scatter", "sizes given", "(4, 3)"])
+
+
+@pytest.mark.parametrize(
+    ("helper", "specs", "error"),
+    [
+        ("all_gather_same_dim", [OK, {"shape": (3, 3)}], "DisagreementError"),
+        ("all_gather_same_dim", [{"shape": ()}, {"shape": (1,)}], "DisagreementError"),
+        ("gather_sizes", [{**OK, "kwargs": {"dim": 0}}, {**OK, "kwargs": {"dim": 5}}], "BadInputError"),
+        ("all_gather_variable_dim", [OK, {"dtype": "int16"}], "DisagreementError"),
+    ],
+)
+def test_helpers_raise_everywhere(helper: str, specs: list[Any], error: str, backend: str, worlds: Worlds) -> None:
+    """The gathers without gradient keep the same promise."""
+    outcomes = worlds.get(backend, 2).run("ranks.calls:call_helper", helper, specs)
+    expect_same_error(outcomes, error, [helper])
+
+
+def test_different_operations_raise_everywhere(backend: str, worlds: Worlds) -> None:
+    """Ranks that meet in different operations are told so."""
+    expect_same_error(
+        worlds.get(backend, 2).run("ranks.calls:different_operations"), "DisagreementError", ["gather_sizes", "all_gather"]
+    )
+
+
+def test_different_gradients_raise_everywhere(backend: str, worlds: Worlds) -> None:
+    """grad='sum' on one rank and 'local' on the other would hang in the backward."""
+    world = worlds.get(backend, 2)
+    expect_same_error(world.run("ranks.calls:different_grad", ["sum", "local"]), "DisagreementError", ["sum", "local"])
+    outcomes = world.run("ranks.calls:different_grad", ["sum", "mean"])
+    expect_same_error(outcomes, "BadInputError", ["rank 1 of 2", "'sum' or 'local', got 'mean'"])
+
+
+def test_different_grad_modes_raise_where_a_gradient_is_summed(backend: str, worlds: Worlds) -> None:
+    """A rank under no_grad would never enter the summed backward that another rank wants."""
+    world = worlds.get(backend, 2)
+    run = "ranks.calls:different_grad_mode"
+    outcomes = world.run(run, [True, True], [True, False], "sum")
+    expect_same_error(outcomes, "DisagreementError", ["ranks [0] of 2 want", "off on ranks [1]"])
+    assert [o.value for o in world.run(run, [True, True], [True, False], "local")] == [True, False]
+    assert [o.value for o in world.run(run, [False, False], [True, False], "sum")] == [False, False]
+    assert [o.value for o in world.run(run, [True, True], [False, False], "sum")] == [False, False]
+
+
+def test_wrong_given_sizes_end_in_an_error_not_a_hang() -> None:
+    """With the check off, the rank that sees it raises at once; the other within the group's timeout."""
+    from harness import Deadlines
+
+    with World("gloo", 2, deadlines=Deadlines(collective=2.0, case=10.0, kill=12.0)) as world:
+        specs = [{"sizes": [2, 2]}, {"sizes": [2, 3]}]
+        answers = world.try_run("ranks.calls:bad_then_good", "core local", specs, False)
+        assert isinstance(answers[0], RankError) or answers[0][0].error
