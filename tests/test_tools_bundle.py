@@ -4,6 +4,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def made_up(core: dict[str, str], adapter: str) -> Sources:
 
 
 def _public(text: str) -> list[str]:
-    return [node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return re.findall(r"^(?:def|class) (\w+)", text, re.MULTILINE)
 
 
 def adapter_of(*imports: str, body: str = "", exports: tuple[str, ...] = ()) -> str:
@@ -228,6 +229,7 @@ BROKEN: dict[str, tuple[dict[str, str], str, str]] = {
     "foreign import": ({"_a": "import numpy\n\n\ndef g():\n    return numpy\n"}, "", "standard library only"),
     "late foreign import": ({"_a": "def g():\n    import numpy\n\n    return numpy\n"}, "", "standard library only"),
     "future import": ({"_a": f"from __future__ import annotations\n\n\n{G}"}, "", "cannot bundle"),
+    "not Python": ({"_a": G, "_b": "g g\n"}, "", "not valid Python"),
     "bare call": ({"_a": f"print('hello')\n\n\n{G}"}, "", "defines nothing"),
     "circle": ({"_a": f"from ._b import g\n\n\n{F}", "_b": f"from ._a import f\n\n\n{G}"}, "", "in a circle"),
     "clash with the adapter": ({"_a": f"{F}\n\ndef g():\n    return f\n"}, F, "several things"),

@@ -2,6 +2,7 @@
 """What `adapters check` and `adapters diff` say of a file, and the exit code for each answer."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -10,11 +11,11 @@ from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from downstream.trees import CORE, LAYOUTS, commit, copy_sources, edit, make_repo
+from downstream.trees import CORE, LAYOUTS, MINE, commit, copy_sources, edit, edit_at_the_end, make_repo, newer
 from shared_distributed_tools import sources
 from shared_distributed_tools.cli import main
 from shared_distributed_tools.errors import ToolError
-from shared_distributed_tools.header import Header, split
+from shared_distributed_tools.header import Header, hash_of, split
 from shared_distributed_tools.render import render, rendered_parts
 from shared_distributed_tools.status import State, inspect
 
@@ -36,9 +37,8 @@ def vendored(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def newer_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Sources that say something else at the top of the core; used from now on."""
-    tree = copy_sources(tmp_path / "newer")
-    edit(tree / CORE / "_world.py", "rank", "rank ")
+    """Sources that moved on; used from now on."""
+    tree = newer(copy_sources(tmp_path / "newer"))
     monkeypatch.setattr(sources, "root", lambda: tree)
     return tree
 
@@ -68,13 +68,13 @@ def test_stale(vendored: Path, newer_sources: Path) -> None:
 
 def test_edited(vendored: Path) -> None:
     """Edited here: exit code 11."""
-    edit(vendored / TARGET, "asked at every call", "asked each time")
+    edit_at_the_end(vendored / TARGET)
     assert run("check", vendored).exit_code == 11
 
 
 def test_stale_and_edited(vendored: Path, newer_sources: Path) -> None:
     """Both: exit code 12."""
-    edit(vendored / TARGET, "asked at every call", "asked each time")
+    edit_at_the_end(vendored / TARGET)
     assert run("check", vendored).exit_code == 12
 
 
@@ -114,9 +114,8 @@ def test_damaged_lock(vendored: Path, damage: str) -> None:
 def test_a_forged_header_does_not_agree_with_the_lock(vendored: Path) -> None:
     """An edit whose hashes were all made anew looks like an old release; the lock knows better: exit code 14."""
     header, body = split((vendored / TARGET).read_bytes())
-    forged = body.replace(b"asked at every call", b"asked never")
-    fields = {**vars(header), "body": __import__("hashlib").sha256(forged).hexdigest()}
-    (vendored / TARGET).write_bytes(Header(**fields).encode() + forged)
+    forged = replace(header, body=hash_of(body + b"x = 1\n"))
+    (vendored / TARGET).write_bytes(forged.encode() + body + b"x = 1\n")
     assert run("check", vendored).exit_code == 14
 
 
@@ -124,7 +123,7 @@ def test_the_file_alone_is_enough(vendored: Path) -> None:
     """Without the lock the answers are the same."""
     (vendored / f"{TARGET}.lock").unlink()
     assert run("check", vendored).exit_code == 0
-    edit(vendored / TARGET, "asked at every call", "asked each time")
+    edit_at_the_end(vendored / TARGET)
     assert run("check", vendored).exit_code == 11
 
 
@@ -137,7 +136,7 @@ def test_a_windows_checkout_is_current(vendored: Path) -> None:
 
 def test_a_new_version_that_renders_the_same_body_is_current(vendored: Path, newer_sources: Path) -> None:
     """Content is compared, not versions: no downstream commit for nothing."""
-    edit(newer_sources / CORE / "_world.py", "rank ", "rank")
+    edit(newer_sources / CORE / "__init__.py", "Newer: ", "")
     edit(newer_sources / "shared/distributed/pyproject.toml", 'version = "', 'version = "9')
     before = (vendored / TARGET).read_bytes()
     assert run("check", vendored).exit_code == 0
@@ -165,7 +164,7 @@ def test_a_repo_with_nothing_to_check_is_an_error(tmp_path: Path) -> None:
 
 
 def test_files_are_found_wherever_they_are(vendored: Path) -> None:
-    """A file at a path of its own is found by its header; copies in build folders and environments are not its business."""
+    """A file at a path of its own is found by its header; copies in build folders and environments are skipped."""
     inside = vendored / "lib" / "deep"
     inside.mkdir(parents=True)
     assert run("vendor", "mirasol", vendored, "--path", "lib/deep/gather.py").exit_code == 0
@@ -185,7 +184,7 @@ def test_locks_of_other_programs_are_left_alone(vendored: Path) -> None:
 
 def test_check_writes_nothing(vendored: Path) -> None:
     """Not a byte, not a new file, in any state."""
-    edit(vendored / TARGET, "asked at every call", "asked each time")
+    edit_at_the_end(vendored / TARGET)
     before = {path: path.read_bytes() for path in vendored.rglob("*") if path.is_file()}
     run("check", vendored)
     run("diff", vendored)
@@ -194,19 +193,19 @@ def test_check_writes_nothing(vendored: Path) -> None:
 
 def test_diff_tells_their_edits_from_our_changes(vendored: Path, newer_sources: Path) -> None:
     """Two labelled diffs, from the body as it was vendored."""
-    edit(vendored / TARGET, "asked at every call", "asked each time")
+    edit_at_the_end(vendored / TARGET)
     result = run("diff", vendored)
     theirs, ours = result.output.split("our changes", 1)
     assert result.exit_code == 0
-    assert "+" in theirs
-    assert "asked each time" in theirs
-    assert "asked each time" not in ours
-    assert "rank " in ours
+    assert f"+{MINE}" in theirs
+    assert "Newer" not in theirs
+    assert '+"""Newer: ' in ours
+    assert MINE not in ours
 
 
 def test_diff_without_a_base_says_so(vendored: Path, newer_sources: Path) -> None:
     """Edited, stale, and the lock gone: nothing knows what the edits are edits of."""
-    edit(vendored / TARGET, "asked at every call", "asked each time")
+    edit_at_the_end(vendored / TARGET)
     (vendored / f"{TARGET}.lock").unlink()
     result = run("diff", vendored)
     assert (result.exit_code, "nothing to compare" in result.output) == (1, True)

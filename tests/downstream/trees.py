@@ -20,6 +20,7 @@ LAYOUTS: dict[str, tuple[str, str, dict[str, str]]] = {
 }
 
 CORE = Path("shared/distributed/src/shared_distributed")
+MINE = "# a line of the downstream project's own\n"
 
 
 def git(repo: Path, *arguments: str) -> str:
@@ -56,6 +57,18 @@ def copy_sources(folder: Path) -> Path:
     for part in ("shared", "packages"):
         shutil.copytree(sources.root() / part, folder / part, ignore=ignore)
     return folder
+
+
+def newer(tree: Path, word: str = "Newer") -> Path:
+    """Sources whose rendered files say one word more, at the top: the core's docstring is every file's own."""
+    package = tree / CORE / "__init__.py"
+    package.write_text(package.read_text().replace('"""', f'"""{word}: ', 1))
+    return tree
+
+
+def edit_at_the_end(file: Path) -> None:
+    """A local edit, far from what `newer` changes."""
+    file.write_text(file.read_text() + MINE)
 
 
 def edit(path: Path, old: str, new: str) -> None:

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from functools import cache, update_wrapper
 from typing import Any
 
-from shared_distributed import RowLayout, is_distributed, pad_dim_to, warn_if_stale
-from shared_distributed import all_gather_variable_dim as core_variable_dim
+from shared_distributed import gather_with_layout, is_distributed, pad_dim_to, warn_if_stale
 from torch import Tensor
 from torch.autograd import Function
 
@@ -43,16 +42,17 @@ def get_is_distributed() -> bool:  # asked once in a process
 
 def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
     """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor."""
-    return core_variable_dim(t, dim, sizes)
+    gathered, layout = gather_with_layout(t, dim, sizes)
+    return gathered, layout.sizes_tensor(t.device)
 
 
 class AllGather(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, sizes: Any) -> tuple[Tensor, Tensor]:
         assert get_is_distributed()  # the original's answer to a missing process group
-        x, batch_sizes = all_gather_variable_dim(x, dim=dim, sizes=sizes)
-        ctx.dim, ctx.layout = dim, RowLayout(batch_sizes)
-        return x, batch_sizes
+        gathered, ctx.layout = gather_with_layout(x, dim, sizes)
+        ctx.dim = dim
+        return gathered, ctx.layout.sizes_tensor(x.device)
 
     @staticmethod
     def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:  # type: ignore[override]

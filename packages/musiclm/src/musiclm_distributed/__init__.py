@@ -3,9 +3,8 @@
 
 from typing import Any
 
-from shared_distributed import RowLayout, agree, is_distributed, reduce_scatter, warn_if_stale
+from shared_distributed import agree, gather_with_layout, is_distributed, reduce_scatter, warn_if_stale
 from shared_distributed import all_gather_same_dim as core_same_dim
-from shared_distributed import all_gather_variable_dim as core_variable_dim
 from torch import Tensor, nn
 from torch.autograd import Function
 
@@ -19,15 +18,16 @@ def all_gather_same_dim(t: Tensor) -> list[Tensor]:
 
 def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
     """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor."""
-    return core_variable_dim(t, dim, sizes)
+    gathered, layout = gather_with_layout(t, dim, sizes)
+    return gathered, layout.sizes_tensor(t.device)
 
 
 class AllGatherFunction(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, sizes: Any, all_reduce_grads: bool) -> tuple[Tensor, Tensor]:
-        x, batch_sizes = all_gather_variable_dim(x, dim=dim, sizes=sizes)
-        ctx.dim, ctx.all_reduce_grads, ctx.layout = dim, all_reduce_grads, RowLayout(batch_sizes)
-        return x, batch_sizes
+        gathered, ctx.layout = gather_with_layout(x, dim, sizes)
+        ctx.dim, ctx.all_reduce_grads = dim, all_reduce_grads
+        return gathered, ctx.layout.sizes_tensor(x.device)
 
     @staticmethod
     def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None, None]:  # type: ignore[override]

@@ -3,8 +3,7 @@
 
 from typing import Any
 
-from shared_distributed import RowLayout, is_distributed
-from shared_distributed import all_gather_variable_dim as core_variable_dim
+from shared_distributed import gather_with_layout, is_distributed
 from torch import Tensor
 from torch.autograd import Function
 
@@ -13,7 +12,8 @@ __all__ = ["AllGather", "all_gather", "all_gather_variable_dim"]
 
 def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
     """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor."""
-    return core_variable_dim(t, dim, sizes)
+    gathered, layout = gather_with_layout(t, dim, sizes)
+    return gathered, layout.sizes_tensor(t.device)
 
 
 class AllGather(Function):
@@ -22,9 +22,9 @@ class AllGather(Function):
         ctx.is_dist = is_distributed()  # asked at every call
         if not ctx.is_dist:
             return x, None
-        x, batch_sizes = all_gather_variable_dim(x, dim=dim, sizes=sizes)
-        ctx.dim, ctx.layout = dim, RowLayout(batch_sizes)
-        return x, batch_sizes
+        gathered, ctx.layout = gather_with_layout(x, dim, sizes)
+        ctx.dim = dim
+        return gathered, ctx.layout.sizes_tensor(x.device)
 
     @staticmethod
     def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:  # type: ignore[override]

@@ -3,9 +3,8 @@
 
 from typing import Any, TypeVar
 
-from shared_distributed import RowLayout, has_only_one_value, pad_dim_to
+from shared_distributed import gather_with_layout, has_only_one_value, pad_dim_to
 from shared_distributed import all_gather_same_dim as core_same_dim
-from shared_distributed import all_gather_variable_dim as core_variable_dim
 from shared_distributed import gather_sizes as core_gather_sizes
 from shared_distributed import split_by_rank as core_split_by_rank
 from torch import Tensor, nn
@@ -52,15 +51,16 @@ def gather_sizes(t: Tensor, *, dim: int) -> Tensor:
 
 def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
     """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor."""
-    return core_variable_dim(t, dim, sizes)
+    gathered, layout = gather_with_layout(t, dim, sizes)
+    return gathered, layout.sizes_tensor(t.device)
 
 
 class AllGatherFunction(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, sizes: Any) -> tuple[Tensor, Tensor]:
-        x, batch_sizes = all_gather_variable_dim(x, dim=dim, sizes=sizes)
-        ctx.dim, ctx.layout = dim, RowLayout(batch_sizes)
-        return x, batch_sizes
+        gathered, ctx.layout = gather_with_layout(x, dim, sizes)
+        ctx.dim = dim
+        return gathered, ctx.layout.sizes_tensor(x.device)
 
     @staticmethod
     def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:  # type: ignore[override]

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from ._compile import group_from_name, name_of_group, opaque
 from ._errors import BadInputError, DisagreementError
 from ._sizes import Sizes, ints_of
 from ._transport import exchange_header
-from ._world import backend_by_device, rank_and_world_or_alone
+from ._world import backend_by_device, is_compiling, rank_and_world_or_alone
 
 MAX_DIMS = 24
 
@@ -68,6 +69,8 @@ def agree(
     Where gradients are summed, a rank whose input needs none takes part in the backward all the same
     if any other rank's does: a detached input that requires grad stands in for its own.
     """
+    if is_compiling():
+        return _agree_while_compiling(op, x, dim or 0, sizes, grad, group)
     rank, world = rank_and_world_or_alone(group)
     claim = _examine(op, x, dim, sizes, grad, rank, world, group)
     agreed = claim.sizes
@@ -112,8 +115,9 @@ def exchange(
     without = [rank for rank, row in enumerate(rows) if not row[0] & _GRAD_MODE]
     if summed and wanting and without:
         msg = (
-            f"{op}: ranks {wanting} of {world} want a summed gradient, but grad mode is off on ranks {without}, "
-            "which would never enter the backward. Use the same grad mode on every rank, or grad='local'."
+            f"{op}: ranks {wanting} of {world} want a summed gradient, but ranks {without} cannot take part in its "
+            "backward: grad mode is off there, or the call is compiled with an input that requires no grad. "
+            "Make them alike on every rank, or use grad='local'."
         )
         raise DisagreementError(msg)
     return tuple(n for row in rows for n in row[ragged : ragged + 1]), bool(wanting)
@@ -203,3 +207,53 @@ def _text_to_ints(text: str, width: int) -> tuple[int, ...]:
 
 def _ints_to_text(ints: list[int]) -> str:
     return struct.pack(f">{len(ints)}q", *ints).rstrip(b"\0").decode(errors="replace")
+
+
+# ------------------------------------------------------------------ under torch.compile
+
+
+def _agree_while_compiling(
+    op: str, x: Tensor, dim: int, sizes: Sizes | None, grad: str, group: ProcessGroup | None
+) -> tuple[Tensor, int, tuple[int, ...]]:
+    """The same exchange, as one opaque operator.
+
+    No input is replaced here: where some ranks want the gradient and one does not, all are told.
+    """
+    rank, world = rank_and_world_or_alone(group)
+    dim = _dim_from_front(dim, x)
+    if world == 1:
+        return x, dim, (x.shape[dim],)
+    if sizes is None:
+        wants_grad = x.requires_grad and torch.is_grad_enabled()
+        sizes = _sizes_operator(x.detach(), op, dim, grad, wants_grad, name_of_group(group))
+    agreed = list(ints_of(sizes))
+    if len(agreed) != world:
+        raise BadInputError(f"{op}: sizes has {len(agreed)} entries for {world} ranks")
+    if isinstance(sizes, Tensor):  # the compiler knows nothing of these numbers yet
+        for n in agreed:
+            torch._check(n >= 0)
+        if op != "reduce_scatter":
+            torch._check(agreed[rank] == x.shape[dim])
+            agreed[rank] = x.shape[dim]
+    return x, dim, tuple(agreed)
+
+
+def _agreed_sizes(x: Tensor, op: str, dim: int, grad: str, wants_grad: bool, group_name: str) -> Tensor:
+    group = group_from_name(group_name)
+    rank, world = rank_and_world_or_alone(group)
+    claim = _examine(op, x, dim, None, grad, rank, world, group)
+    claim = claim._replace(wants_grad=wants_grad, grad_mode=wants_grad)
+    return torch.tensor(exchange(claim, world, group, summed=grad == "sum")[0])
+
+
+def _agreed_sizes_shape(x: Tensor, op: str, dim: int, grad: str, wants_grad: bool, group_name: str) -> Tensor:
+    _, world = rank_and_world_or_alone(group_from_name(group_name))
+    return torch.empty(world, dtype=torch.long)
+
+
+_sizes_operator = opaque(
+    "agreed_sizes",
+    "(Tensor x, str op, int dim, str grad, bool wants_grad, str group_name) -> Tensor",
+    _agreed_sizes,
+    _agreed_sizes_shape,
+)

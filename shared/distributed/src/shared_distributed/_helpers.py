@@ -7,24 +7,38 @@ alone in one they gather (a copy) all the same.
 
 import warnings
 
+import torch
+
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import functional
 
 from ._agreement import agree, agree_on_sizes
 from ._errors import StaleAnswerWarning
-from ._sizes import Sizes, sizes_tensor
+from ._compile import group_from_name, name_of_group, opaque
+from ._sizes import RowLayout, Sizes, sizes_tensor
 from ._transport import gather_rows
 from ._world import is_compiling, is_distributed, rank_and_world
+
+
+def gather_with_layout(
+    t: Tensor, dim: int = 0, sizes: Sizes | None = None, *, group: ProcessGroup | None = None
+) -> tuple[Tensor, RowLayout]:
+    """`(… n_r …) -> (… sum(n) …)` and which rows came from whom; carries no gradient."""
+    rank_and_world(group)
+    if is_compiling() and sizes is None:
+        gathered, found = _gather_unsized_operator(t, dim % t.ndim, name_of_group(group))
+        return gathered, TracedLayout(found, t.shape[dim], group)
+    t, dim, agreed = agree("all_gather_variable_dim", t, dim, sizes, group=group)
+    return gather_rows(t, dim, agreed, group), RowLayout(agreed, group=group)
 
 
 def all_gather_variable_dim(
     t: Tensor, dim: int = 0, sizes: Sizes | None = None, *, group: ProcessGroup | None = None
 ) -> tuple[Tensor, Tensor]:
     """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor `(world,)`; carries no gradient."""
-    rank_and_world(group)
-    t, dim, agreed = agree("all_gather_variable_dim", t, dim, sizes, group=group)
-    return gather_rows(t, dim, agreed, group), sizes_tensor(agreed, t.device)
+    gathered, layout = gather_with_layout(t, dim, sizes, group=group)
+    return gathered, layout.sizes_tensor(t.device)
 
 
 def all_gather_same_dim(t: Tensor, *, group: ProcessGroup | None = None) -> list[Tensor]:
@@ -78,3 +92,43 @@ def warn_if_stale(what: str, remedy: str) -> bool:
         stacklevel=3,
     )
     return True
+
+
+# ------------------------------------------------------------------ under torch.compile
+
+
+class TracedLayout(RowLayout):
+    """A layout whose sizes only the running graph knows, as a tensor.
+
+    Inside an autograd Function the compiler accepts no numbers read from a tensor, so that `own`
+    must select its rows without knowing where they begin.
+    """
+
+    def __init__(self, sizes: Tensor, own_size: int, group: ProcessGroup | None) -> None:
+        self._sizes, self._own_size = sizes, own_size
+        self.rank, _ = rank_and_world(group)
+
+    def own(self, gathered: Tensor, dim: int = 0) -> Tensor:
+        """This rank's part of a gathered tensor, a copy."""
+        rows = torch.arange(self._own_size) + self._sizes[: self.rank].sum()
+        return gathered.index_select(dim, rows.to(gathered.device))
+
+    def sizes_tensor(self, device: torch.device) -> Tensor:
+        """The sizes as a LongTensor on `device`."""
+        return self._sizes.to(device)
+
+
+def _gather_unsized(t: Tensor, dim: int, group: str) -> tuple[Tensor, Tensor]:
+    gathered, layout = gather_with_layout(t, dim, group=group_from_name(group))
+    return gathered, torch.tensor(layout.sizes)
+
+
+def _gather_unsized_shape(t: Tensor, dim: int, group: str) -> tuple[Tensor, Tensor]:
+    total = torch.library.get_ctx().new_dynamic_size()
+    _, world = rank_and_world(group_from_name(group))
+    return t.new_empty((*t.shape[:dim], total, *t.shape[dim + 1 :])), torch.empty(world, dtype=torch.long)
+
+
+_gather_unsized_operator = opaque(
+    "gather_unsized", "(Tensor t, int dim, str group) -> (Tensor, Tensor)", _gather_unsized, _gather_unsized_shape
+)

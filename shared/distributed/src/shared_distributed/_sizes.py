@@ -84,6 +84,10 @@ class RowLayout:
         """This rank's part of a gathered tensor, a view: `(… sum(sizes) …) -> (… sizes[rank] …)`."""
         return gathered.narrow(dim, self.rows.start, self.sizes[self.rank])
 
+    def sizes_tensor(self, device: torch.device) -> Tensor:
+        """The sizes as a LongTensor `(world,)` on `device`."""
+        return sizes_tensor(self.sizes, device)
+
     def ranks(self, device: torch.device | str | None = None) -> Tensor:
         """The rank that each gathered row came from: LongTensor `(sum(sizes),)`."""
         ranks = torch.arange(len(self.sizes), device=device)

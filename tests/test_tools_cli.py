@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""The console script: what it imports, what it says of itself, and how it is shipped."""
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from downstream.trees import make_repo
+from shared_distributed_tools import cli
+from shared_distributed_tools.catalog import ADAPTERS
+from shared_distributed_tools.render import render, rendered_parts
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOLS = ROOT / "tools"
+
+IMPORTED = """
+import sys
+from click.testing import CliRunner
+from shared_distributed_tools.cli import main
+
+HEAVY = {"torch", "einops", "libcst", "rich"}
+assert CliRunner().invoke(main, ["--help"]).exit_code == 0
+print(sorted(HEAVY & set(sys.modules)))
+for command in (["list"], ["render", "mirasol"], ["vendor", "mirasol", "."], ["check"], ["diff", "."], ["update", "."]):
+    assert CliRunner().invoke(main, command).exit_code == 0, command
+print(sorted(HEAVY & set(sys.modules)))
+"""
+
+
+def test_no_command_but_bench_and_demo_imports_torch(tmp_path: Path) -> None:
+    """The help imports none of the heavy libraries; all that render and check import LibCST, never torch."""
+    repo = make_repo(tmp_path, "mirasol")
+    done = subprocess.run([sys.executable, "-c", IMPORTED], cwd=repo, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["[]", "['libcst', 'rich']"], done.stderr
+
+
+def test_help_lists_every_command_with_a_line() -> None:
+    """Those that other packages are needed for too."""
+    output = CliRunner().invoke(cli.main, ["--help"]).output
+    for name in ("list", "render", "vendor", "check", "diff", "update", "bench", "demo"):
+        assert f"\n  {name} " in output
+    assert "Exit codes:" in output
+
+
+def test_a_command_that_lacks_a_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 1 and what to install, no traceback."""
+    monkeypatch.setitem(cli._COMMANDS, "bench", ("missing_module:command", "never imported"))
+    result = CliRunner().invoke(cli.main, ["bench"])
+    assert result.exit_code == 1
+    assert "pip install 'shared-distributed-tools[torch]'" in result.output
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    """Exit code 2, as click has it."""
+    assert CliRunner().invoke(cli.main, ["vend"]).exit_code == 2
+
+
+def test_list_gives_every_adapter_its_file_and_versions() -> None:
+    """One row an adapter, whole paths, though nothing here is a terminal."""
+    output = CliRunner().invoke(cli.main, ["list"]).output
+    for adapter in ADAPTERS.values():
+        assert adapter.target in output
+        assert adapter.downstream in output
+    assert "distributed.py beside musiclm.py" in output
+
+
+def test_render_prints_the_file_and_nothing_else() -> None:
+    """Byte for byte what `vendor` writes."""
+    assert CliRunner().invoke(cli.main, ["render", "musiclm"]).stdout_bytes == render("musiclm").encode()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """The sdist, the wheel built from it far from the checkout, and the wheel built in the checkout."""
+    folder = tmp_path_factory.mktemp("built")
+
+    def build(project: Path, target: str, into: str) -> Path:
+        command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder / into)]
+        subprocess.run(command, cwd=project, capture_output=True, check=True)
+        return next((folder / into).iterdir())
+
+    sdist = build(TOOLS, "sdist", "sdist")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    (project,) = (folder / "unpacked").iterdir()
+    return sdist, build(project, "wheel", "from_sdist"), build(TOOLS, "wheel", "from_checkout")
+
+
+def test_the_sdist_builds_the_same_wheel_outside_the_checkout(built: tuple[Path, Path, Path]) -> None:
+    """Same files, same contents: nothing of the checkout is needed."""
+    contents = []
+    for wheel in built[1:]:
+        with zipfile.ZipFile(wheel) as archive:
+            # RECORD lists the same files, in the order they were packed
+            contents.append({name: archive.read(name) for name in archive.namelist() if "RECORD" not in name})
+    assert contents[0] == contents[1]
+    assert any(name.endswith("licenses/LICENSE") for name in contents[0])
+    assert "shared_distributed_tools/py.typed" in contents[0]
+
+
+def test_the_wheel_carries_its_sources(built: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """Unpacked anywhere, it renders what the checkout renders, from the same sources."""
+    with zipfile.ZipFile(built[1]) as archive:
+        archive.extractall(tmp_path)
+    carried = tmp_path / "shared_distributed_tools" / "_sources"
+    for adapter in ADAPTERS.values():
+        assert (carried / adapter.source).read_bytes() == (ROOT / adapter.source).read_bytes()
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from shared_distributed_tools import render, sources\n"
+        "print(sources.root())\n"
+        "print(render.rendered_parts('spear-tts')[0])\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [str(carried), str(rendered_parts("spear-tts")[0])]
