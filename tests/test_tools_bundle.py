@@ -18,6 +18,7 @@ from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.errors import RenderError, ToolError
 from shared_distributed_tools.render import render
 from shared_distributed_tools.sources import Sources, root
+from shared_distributed_tools.verify import verify
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -127,6 +128,14 @@ def test_a_local_name_is_no_reason_to_keep_a_definition() -> None:
     assert defined_in(text) == ["__all__", "top"]
 
 
+def test_a_global_statement_uses_a_name_and_does_not_define_it() -> None:
+    """A function that writes to a module's variable brings the variable, not the other functions that write to it."""
+    writes = "def {}():\n    global _count\n    _count = {}\n\n\n"
+    core = {"_a": "_count = 0\n\n\n" + writes.format("start", 1) + writes.format("stop", 2)}
+    text = bundle(made_up(core, adapter_of("start", exports=("start",))))
+    assert defined_in(text) == ["__all__", "_count", "start"]
+
+
 def test_every_statement_that_binds_a_name_is_kept() -> None:
     """Overloads and fallbacks in a block stay together."""
     core = {
@@ -200,7 +209,7 @@ def test_imports_are_merged_and_unused_ones_dropped() -> None:
 
 
 def test_comments_and_docstrings_of_kept_definitions_stay() -> None:
-    """A comment right above a definition belongs to it; one that a blank line sets apart, and rules, do not."""
+    """A comment right above a definition belongs to it; one that a blank line sets apart does not."""
     core = {
         "_a": "# ----------- section\n\n\n# why A is what it is\nA = 1  # and in short\n\n"
         "# about nothing kept\nB = 2\n\n\n# above f\ndef f():\n    '''What f does.'''\n    return A  # inside f\n"
@@ -272,6 +281,23 @@ def test_an_alias_that_cannot_be_given_renders_nothing(
     """A new name that would be captured, or is not the only one, or stands in quotes, fails the build."""
     with pytest.raises(RenderError, match=message):
         bundle(made_up(core, adapter_of(*imports, exports=("g",))))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = nowhere",
+        "def top(a):\n    return lambda: a + nowhere",
+        "class C:\n    y = [nowhere for _ in ()]",
+        "def f():\n    global nowhere\n    return nowhere",
+        "@nowhere\ndef f(): ...",
+    ],
+)
+def test_the_compiler_has_the_last_word_on_names(code: str) -> None:
+    """An undefined name in a result is found at any depth, whatever made the result."""
+    with pytest.raises(RenderError, match="undefined names: nowhere"):
+        verify(code)
+    verify(f"nowhere = len\n{code}")
 
 
 def test_an_adapter_without_exports_renders_nothing() -> None:

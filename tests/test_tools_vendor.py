@@ -225,6 +225,12 @@ def test_a_file_that_git_does_not_know_is_refused(repo: Path) -> None:
     assert refused(run("vendor", "spear-tts", repo), "not committed")
 
 
+def test_inside_a_git_hook_the_repo_is_still_the_one_named(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git exports variables to hooks that point at another repo or index; they are not followed."""
+    monkeypatch.setenv("GIT_DIR", str(repo / "nowhere"))
+    assert run("vendor", "spear-tts", repo).exit_code == 0
+
+
 def test_outside_git_an_old_file_needs_force(tmp_path: Path) -> None:
     """Nobody else has a copy; `--force` says that this is fine."""
     repo = make_repo(tmp_path, "spear-tts", under_git=False)
@@ -438,7 +444,7 @@ def test_disjoint_edits_keep_both_sides(theirs: list[str], ours: list[str], cut:
 
 
 KILLED = """
-import os, signal, sys
+import os, resource, signal, sys
 from pathlib import Path
 from shared_distributed_tools import sources
 from shared_distributed_tools.catalog import ADAPTERS
@@ -453,10 +459,13 @@ sources.root = lambda: tree
 new = render("spear-tts").encode()
 change = vendor(repo, ADAPTERS["spear-tts"], None, force=False)
 seen = set()
-for moment in range(1, 1000):
+for moment in range(1000):
     child = os.fork()
     if child == 0:
         count = 0
+        if moment == 0:  # dies of the first write that goes past a kilobyte
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         def trace(frame, event, _):
             global count
             if frame.f_globals["__name__"].rpartition(".")[2] not in ("files", "vendoring"):
@@ -485,7 +494,7 @@ print(moment, sorted(seen))
 
 
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new_file(vendored: Path, tmp_path: Path) -> None:
-    """SIGKILL before every line of the code that writes: a whole file each time, and the next run mends the rest."""
+    """In the middle of a write, and before every line of the code that writes: a whole file, and a next run mends."""
     tree = newer(copy_sources(tmp_path / "sources"))
     command = [sys.executable, "-c", KILLED, str(vendored), str(tree), str(vendored / TARGET)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -508,6 +517,13 @@ def test_a_failed_write_leaves_no_litter(repo: Path, monkeypatch: pytest.MonkeyP
         write_atomically(repo / TARGET, b"x = 1\n")
     assert (repo / TARGET).read_text() == OLD
     assert {file.name for file in (repo / "spear_tts_pytorch").iterdir()} == {"__init__.py", "distributed.py"}
+
+
+def test_the_old_file_is_never_written_to(repo: Path, tmp_path: Path) -> None:
+    """It is replaced by another: a second name for the old one still gives the old content."""
+    (tmp_path / "second name").hardlink_to(repo / TARGET)
+    assert run("vendor", "spear-tts", repo).exit_code == 0
+    assert (tmp_path / "second name").read_text() == OLD
 
 
 def test_a_change_reaches_the_disk_before_it_replaces_the_file(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

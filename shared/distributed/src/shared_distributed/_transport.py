@@ -65,7 +65,7 @@ def gather_rows(x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> Tens
         return _gather_operator(x, dim, list(sizes), name_of_group(group))
     before, after = x.shape[:dim], x.shape[dim + 1 :]
     # every dtype travels as bytes: gloo has no int16 and no fp8, NCCL no int16
-    own = x.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+    own = _flat(x.detach()).view(torch.uint8)
     counts = [n * prod(before) * prod(after) * x.element_size() for n in sizes]
     flat = own.new_empty(sum(counts))
     backend = backend_by_device(group)[x.device.type]
@@ -119,9 +119,9 @@ def sum_rows(x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> Tensor:
     rank, _ = rank_and_world(group)
     backend = backend_by_device(group)[x.device.type]
     # blocks in rank order, each one contiguous: (n_0 …) (n_1 …) …
-    x = x.detach().resolve_conj().resolve_neg()
+    x = x.detach()
     parts = x.split(list(sizes), dim)
-    flat = x.contiguous().view(-1) if prod(x.shape[:dim]) == 1 else torch.cat([part.reshape(-1) for part in parts])
+    flat = _flat(x) if prod(x.shape[:dim]) == 1 else torch.cat([_flat(part) for part in parts])
     counts = [part.numel() for part in parts]
     own = _SUM.get(backend, _sum_by_all_reduce)(flat, counts, rank, group)
     return own.to(x.dtype).view(parts[rank].shape)
@@ -179,6 +179,12 @@ def _accumulator(dtype: torch.dtype) -> torch.dtype:
 
 
 # ------------------------------------------------------------------ both
+
+
+def _flat(x: Tensor) -> Tensor:
+    """A tensor's elements in a row, in memory as they read; a view where they are so already."""
+    x = x.resolve_conj().resolve_neg().contiguous()
+    return x.as_strided((x.numel(),), (1,))  # view(-1) would keep the odd stride of a single element
 
 
 def _point_to_point(send: Sequence[Tensor], receive: Sequence[Tensor], group: Group) -> None:

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+"""What only the core offers: groups, its adjoint, every dtype, forced transports, counted collectives."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import shared_distributed as core
+import torch
+import torch.distributed as dist
+from harness.worker import device
+from oracle import Case, Result, upstream, values
+from ranks.gather import gather_by, make_input, run_case
+from torch import Tensor
+
+transport = importlib.import_module("shared_distributed._transport")
+
+DENSE = [
+    "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex32",
+    "complex64", "complex128", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+]  # fmt: skip
+
+
+# ------------------------------------------------------------------ watching the process group
+
+COLLECTIVES = ("all_to_all_single", "all_gather", "broadcast", "all_reduce", "reduce_scatter", "isend", "irecv")
+
+
+class Call(tuple[str, int, int]):
+    """(collective, bytes this rank hands in, bytes it takes out)."""
+
+
+@contextmanager
+def watched() -> Iterator[list[tuple[str, int, int]]]:
+    """Every collective entered meanwhile, with its bytes; each tensor handed over must be contiguous."""
+    calls: list[tuple[str, int, int]] = []
+    originals = {name: getattr(dist, name) for name in COLLECTIVES}
+
+    def watch(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            flat = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(t, Tensor)]
+            assert all(t.is_contiguous() for t in flat), f"{name} was handed a non-contiguous tensor"
+            nbytes = [t.numel() * t.element_size() for t in flat]
+            calls.append((name, nbytes[-1], sum(nbytes[:-1])))
+            return original(*args, **kwargs)
+
+        return wrapper
+
+    for name, original in originals.items():
+        setattr(dist, name, watch(name, original))
+    try:
+        yield calls
+    finally:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+
+
+def counted(subject: str, case: Case) -> tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]:
+    """The collectives of a gather's forward and of its backward."""
+    rank = dist.get_rank()
+    x = make_input(case, rank).requires_grad_()
+    sizes = list(case.sizes) if case.given == "list" else None
+    with watched() as forward:
+        gathered, _ = gather_by(subject)(x, case.dim, sizes)
+    arriving = upstream(rank, gathered.shape, case.dtype).to(device())
+    with watched() as backward:
+        torch.autograd.grad(gathered, x, arriving)
+    return list(forward), list(backward)
+
+
+# ------------------------------------------------------------------ transports, one by one
+
+
+@contextmanager
+def forced(gather: str, total: str, small: int) -> Iterator[None]:
+    """Only the named transports, with `small` as the border between small and large."""
+    saved = transport._GATHER, transport._SUM, transport._SMALL
+    backends = ("gloo", "nccl")
+    transport._GATHER = {backend: getattr(transport, gather) for backend in backends}
+    transport._SUM = {backend: getattr(transport, total) for backend in backends}
+    transport._SMALL = small
+    try:
+        yield
+    finally:
+        transport._GATHER, transport._SUM, transport._SMALL = saved
+
+
+def run_forced(gather: str, total: str, small: int, cases: list[Case]) -> list[Result]:
+    with forced(gather, total, small):
+        return [run_case(gather_by("core sum"), case) for case in cases]
+
+
+# ------------------------------------------------------------------ dtypes, layouts, adjoint
+
+
+def every_dtype(sizes: tuple[int, ...]) -> dict[str, bool]:
+    """Bytes in, the same bytes out, for each dense dtype."""
+    rank, seen = dist.get_rank(), {}
+    for name in DENSE:
+        dtype = getattr(torch, name)
+        parts = [
+            ((torch.arange(n * 3 * dtype.itemsize) * 7 + 31 * r) % (2 if name == "bool" else 251)).to(torch.uint8).view(-1)
+            for r, n in enumerate(sizes)
+        ]
+        mine = parts[rank].to(device()).view(dtype).view(sizes[rank], 3)
+        gathered, _ = core.all_gather(mine)
+        seen[name] = gathered.dtype == dtype and torch.equal(
+            gathered.contiguous().view(-1).view(torch.uint8).cpu(), torch.cat(parts)
+        )
+    return seen
+
+
+def conjugated() -> tuple[list[complex], list[complex]]:
+    """A lazily conjugated and a lazily negated view, gathered."""
+    rank = dist.get_rank()
+    z = values(rank, (rank + 1,), "complex64").to(device())
+    return core.all_gather(z.conj())[0].tolist(), core.all_gather(z.conj().imag)[0].tolist()
+
+
+def scattered(sizes: tuple[int, ...], dim: int, dtype: str) -> Tensor:
+    """This rank's part of the sum."""
+    shape = [2, 3]
+    shape[dim] = sum(sizes)
+    return core.reduce_scatter(upstream(dist.get_rank(), shape, dtype).to(device()), dim, sizes=sizes)
+
+
+def low_precision_sum(world: int) -> float:
+    """256 + 1 + 1 + …: a bfloat16 accumulator would stay at 256."""
+    rank = dist.get_rank()
+    x = torch.full((world, 1), 256.0 if rank == 0 else 1.0, dtype=torch.bfloat16, device=device())
+    return core.reduce_scatter(x, sizes=[1] * world).float().item()
+
+
+# ------------------------------------------------------------------ groups
+
+
+def in_subgroup(members: list[int]) -> Any:
+    """A gather among some ranks only, in an order of their own; what the group's ranks see."""
+    group = dist.new_group(members)
+    rank = dist.get_rank()
+    if rank not in members:
+        try:
+            core.all_gather(torch.ones(1), group=group)
+        except core.BadInputError as error:
+            return str(error)
+        return "no error"
+    position = members.index(rank)
+    x = torch.full((position + 1, 2), float(rank), device=device(), requires_grad=True)
+    gathered, sizes = core.all_gather(x, group=group)
+    weight = torch.arange(1.0, len(gathered) + 1, device=device()).unsqueeze(1) * (position + 1)
+    (gathered * weight).sum().backward()
+    assert x.grad is not None
+    local, _ = core.AllGather(grad="local", group=group)(x.detach())
+    layout = core.RowLayout(sizes, group=group)
+    return {
+        "gathered": gathered[:, 0].tolist(),
+        "sizes": sizes,
+        "gradient": x.grad[:, 0].tolist(),
+        "local": torch.equal(local, gathered),
+        "rows": (layout.rows.start, layout.rows.stop),
+        "variable": core.all_gather_variable_dim(x, group=group)[1].tolist(),
+        "same": [t.item() for t in core.all_gather_same_dim(torch.tensor(rank), group=group)],
+        "sizes of": core.gather_sizes(x, dim=0, group=group).tolist(),
+        "split": core.split_by_rank(tuple(torch.full((i,), i) for i in range(len(members))), group=group)[0].tolist(),
+        "scattered": core.reduce_scatter(torch.ones(sum(sizes)), sizes=sizes, group=group).tolist(),
+    }

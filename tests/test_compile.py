@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""torch.compile, whole graphs only: the same values, gradients and errors as eager."""
+
+import pytest
+from harness import Worlds
+from test_matrix import SUBJECTS
+
+ROUNDS = {2: [(2, 3), (4, 5), (6, 3), (3, 7), (5, 2), (9, 4)], 3: [(2, 3, 4), (4, 5, 2), (6, 3, 3), (3, 7, 5)]}
+GATHERERS = [pytest.param(s, marks=pytest.mark.suite(s.split()[0])) for s in SUBJECTS]
+
+
+def check(worlds: Worlds, world: int, subject: str, compiler: str, given: str) -> None:
+    for wrong, graphs in worlds.get("gloo", world).run(
+        "ranks.compiled:compiled_like_eager", subject, compiler, given, ROUNDS[world]
+    ):
+        assert not wrong
+        assert graphs <= 2, "new sizes recompiled more than once"
+
+
+@pytest.mark.parametrize("given", ["no", "list", "tensor"])
+@pytest.mark.parametrize("subject", GATHERERS)
+def test_compiled_is_eager(subject: str, given: str, worlds: Worlds) -> None:
+    """Values, sizes and gradients over several sets of sizes, with no more than two graphs."""
+    check(worlds, 2, subject, "aot_eager", given)
+
+
+@pytest.mark.parametrize("subject", GATHERERS)
+def test_compiled_is_eager_on_three_ranks(subject: str, worlds: Worlds) -> None:
+    """The same on an odd world."""
+    check(worlds, 3, subject, "aot_eager", "no")
+
+
+@pytest.mark.parametrize(
+    ("subject", "given"),
+    [
+        pytest.param(s, g, marks=pytest.mark.suite(s.split()[0]))
+        for s, g in [
+            ("core sum", "no"),
+            ("core sum", "list"),
+            ("core local", "tensor"),
+            ("musiclm sum", "no"),
+            ("spear-tts local", "no"),
+            ("mirasol local", "tensor"),
+            ("st-moe local", "list"),
+        ]
+    ],
+)
+def test_inductor_is_eager(subject: str, given: str, worlds: Worlds) -> None:
+    """The default compiler, with a way of passing sizes each."""
+    check(worlds, 2, subject, "inductor", given)
+
+
+@pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
+def test_compiled_reduce_scatter(compiler: str, worlds: Worlds) -> None:
+    """The adjoint compiles as well, with its gradient."""
+    for right in worlds.get("gloo", 2).run("ranks.compiled:compiled_reduce_scatter", compiler, ROUNDS[2][:3]):
+        assert right == [True] * 3
+
+
+def test_compiled_in_a_subgroup(worlds: Worlds) -> None:
+    """`group=` in a compiled region."""
+    answers = worlds.get("gloo", 3).run("ranks.compiled:compiled_group", [0, 2])
+    assert answers == [([2.0] * 4, [1, 3]), None, ([2.0] * 4, [1, 3])]
+
+
+def test_compiled_disagreement_raises_on_every_rank(worlds: Worlds) -> None:
+    """The agreement runs inside the compiled region, with the same words."""
+    outcomes = worlds.get("gloo", 2).run("ranks.compiled:compiled_disagreement")
+    assert [outcome.error for outcome in outcomes] == ["DisagreementError"] * 2
+    assert outcomes[0].message == outcomes[1].message
+    assert "(2, 4)" in outcomes[0].message
+
+
+def test_compiled_ranks_that_differ_in_requires_grad_are_told(worlds: Worlds) -> None:
+    """No input is replaced in a compiled region: all ranks raise where only some want a summed gradient."""
+    outcomes = worlds.get("gloo", 2).run("ranks.compiled:compiled_wants", [True, False])
+    assert [outcome.error for outcome in outcomes] == ["DisagreementError"] * 2
+    assert "ranks [1] cannot take part" in outcomes[0].message
+    assert [o.value for o in worlds.get("gloo", 2).run("ranks.compiled:compiled_wants", [False, False])] == [False] * 2
+
+
+def test_compiled_sizes_that_do_not_fit_raise(worlds: Worlds) -> None:
+    """What a rank can see of given sizes it checks when the compiled region runs."""
+    outcomes = worlds.get("gloo", 2).run("ranks.compiled:compiled_wrong_sizes")
+    assert [outcome.error for outcome in outcomes] == ["BadInputError"] * 2
+    assert "(5, 5)" in outcomes[0].message
+
+
+@pytest.mark.parametrize("subject", GATHERERS)
+def test_compiled_and_eager_ranks_meet(subject: str, worlds: Worlds) -> None:
+    """A rank that falls back to eager enters the same collectives as those still compiled."""
+    each = 3.0 if subject.endswith("sum") else 1.0
+    answers = worlds.get("gloo", 3).run("ranks.compiled:some_ranks_compiled", subject)
+    sums = [0.0, 1.0, 2.0, 4.0, 6.0, 8.0]
+    assert answers == [sums + [each] * (rank + 1) for rank in range(3)]
+
+
+@pytest.mark.suite("mirasol")
+def test_mirasol_answers_while_compiling(worlds: Worlds) -> None:
+    """get_is_distributed() compiles whole, and its answer there is fresh."""
+    assert worlds.get("gloo", 2).run("ranks.compiled:stale_answers_while_compiling") == [{"asked": 1.0}] * 2

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: MIT
+"""The core beyond what the adapters reach: groups, dtypes, the adjoint, transports, collectives counted."""
+
+import doctest
+import importlib
+
+import pytest
+import shared_distributed as core
+import torch
+from harness import Worlds
+from oracle import Case, gathered, gradient, same, upstream
+from test_matrix import all_cases
+
+
+def test_exported_names() -> None:
+    """The public API, name by name."""
+    assert sorted(core.__all__) == [
+        "AllGather",
+        "BadInputError",
+        "DisagreementError",
+        "GatherError",
+        "RowLayout",
+        "StaleAnswerWarning",
+        "agree",
+        "all_gather",
+        "all_gather_same_dim",
+        "all_gather_variable_dim",
+        "gather_sizes",
+        "gather_with_layout",
+        "has_only_one_value",
+        "is_distributed",
+        "pad_dim_to",
+        "reduce_scatter",
+        "split_by_rank",
+        "warn_if_stale",
+    ]
+
+
+@pytest.mark.parametrize("name", ["_autograd", "_module", "_sizes"])
+def test_examples_in_docstrings(name: str) -> None:
+    """What a docstring shows is what happens."""
+    module = importlib.import_module(f"shared_distributed.{name}")
+    result = doctest.testmod(module, extraglobs={"torch": torch})
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+# ------------------------------------------------------------------ alone
+
+
+def test_alone_the_input_itself_comes_back() -> None:
+    """No process group: x and its one size; nothing is copied, bad input is still bad."""
+    x = torch.ones(2, 3, requires_grad=True)
+    out, sizes = core.all_gather(x, -1)
+    assert out is x
+    assert sizes == (3,)
+    assert core.reduce_scatter(x, sizes=[2]) is x
+    assert not core.is_distributed()
+    with pytest.raises(core.BadInputError, match="dim 2 is out of range"):
+        core.all_gather(x, 2)
+    with pytest.raises(core.BadInputError, match="2 entries for 1 ranks"):
+        core.all_gather(x, sizes=[1, 1])
+
+
+# ------------------------------------------------------------------ the layout helper
+
+
+def test_row_layout_matches_a_gathered_batch(worlds: Worlds) -> None:
+    """Slices, ranks and masks agree with what a gather really does."""
+    layouts = [core.RowLayout((3, 0, 2), rank=rank) for rank in range(3)]
+    rows = torch.arange(10.0).view(5, 2)
+    assert [layout.own(rows).tolist() for layout in layouts] == [rows[:3].tolist(), [], rows[3:].tolist()]
+    assert [layout.own(rows.T, 1).shape for layout in layouts] == [(2, 3), (2, 0), (2, 2)]
+    assert [layout.rows for layout in layouts] == [slice(0, 3), slice(3, 3), slice(3, 5)]
+    assert layouts[0].ranks().tolist() == [0, 0, 0, 2, 2]
+    assert layouts[0].mask(4).tolist() == [[True] * 3 + [False], [False] * 4, [True] * 2 + [False] * 2]
+    padded = torch.zeros(3, 3, 2)
+    padded[layouts[0].mask()] = rows
+    assert torch.equal(padded[layouts[0].mask()], rows)
+    assert core.RowLayout(torch.tensor([1, 2]), rank=1).sizes == (1, 2)
+
+
+def test_row_layout_refuses_a_rank_out_of_place() -> None:
+    """A rank beyond the sizes is an error, not an empty slice."""
+    with pytest.raises(core.BadInputError, match="rank 2 has no place among sizes"):
+        core.RowLayout((1, 2), rank=2)
+
+
+# ------------------------------------------------------------------ dtypes and views
+
+
+def test_every_dense_dtype(backend: str, worlds: Worlds) -> None:
+    """All of them travel, bit for bit, also where the backend does not know them."""
+    for seen in worlds.get(backend, 2).run("ranks.core:every_dtype", (2, 3)):
+        assert [name for name, right in seen.items() if not right] == []
+        assert len(seen) == 20
+
+
+def test_conjugated_and_negated_views(backend: str, worlds: Worlds) -> None:
+    """A lazy view is resolved before its bytes travel."""
+    from oracle import values
+
+    parts = [values(rank, (rank + 1,), "complex64") for rank in range(2)]
+    expected = torch.cat([p.conj().resolve_conj() for p in parts]).tolist()
+    negated = torch.cat([-p.imag for p in parts]).tolist()
+    assert worlds.get(backend, 2).run("ranks.core:conjugated") == [(expected, negated)] * 2
+
+
+# ------------------------------------------------------------------ the adjoint
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "complex64", "int16", "int64", "float8_e4m3fn"])
+@pytest.mark.parametrize("sizes", [(2, 3), (1, 0, 3), (0, 0, 0), (9, 1, 0, 1)], ids=str)
+def test_reduce_scatter_gives_own_rows_of_the_sum(
+    sizes: tuple[int, ...], dtype: str, backend: str, worlds: Worlds
+) -> None:
+    """On any dim, even, ragged and skewed."""
+    for dim in (0, 1, -1):
+        shape = [2, 3]
+        shape[dim] = sum(sizes)
+        wide = torch.float32 if dtype.startswith(("bf", "float8")) else getattr(torch, dtype)
+        total = torch.stack([upstream(rank, shape, dtype).to(wide) for rank in range(len(sizes))]).sum(0, dtype=wide)
+        expected = total.to(getattr(torch, dtype)).split(sizes, dim)
+        answers = worlds.get(backend, len(sizes)).run("ranks.core:scattered", sizes, dim, dtype)
+        assert all(same(answer, wanted) for answer, wanted in zip(answers, expected, strict=True)), answers
+
+
+def test_low_precision_sums_are_accumulated_in_float32(backend: str, worlds: Worlds) -> None:
+    """256 + 7 x 1 in bfloat16, added one by one, would stay at 256."""
+    assert worlds.get(backend, 4).run("ranks.core:low_precision_sum", 4) == [260.0] * 4 or backend == "nccl"
+
+
+# ------------------------------------------------------------------ transports
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int16", "complex64", "float8_e4m3fn"])
+@pytest.mark.parametrize(
+    ("gather", "total", "small"),
+    [
+        ("_gather_on_gloo", "_sum_on_gloo", 1 << 40),
+        ("_gather_on_gloo", "_sum_on_gloo", -1),
+        ("_gather_by_broadcasts", "_sum_by_all_reduce", 0),
+        ("_gather_by_broadcasts", "_sum_on_nccl", 0),
+    ],
+    ids=["all-to-all", "point to point", "broadcasts and all-reduce", "reduce-scatter"],
+)
+def test_every_transport_gives_the_same(
+    gather: str, total: str, small: int, dtype: str, world_size: int, backend: str, worlds: Worlds
+) -> None:
+    """Each way to move bytes, forced, over every dim and kind of sizes, and one rank with nearly all rows."""
+    cases = all_cases(world_size, dtype)
+    cases += [Case((9,) + (1,) * (world_size - 1), dim, dtype, "list") for dim in (0, 1)]
+    by_rank = worlds.get(backend, world_size).run("ranks.core:run_forced", gather, total, small, cases)
+    for rank, results in enumerate(by_rank):
+        for case, result in zip(cases, results, strict=True):
+            assert same(result.gathered, gathered(case)), case
+            assert result.gradient is None or same(result.gradient, gradient(case, rank, "sum")), case
+
+
+SKEWED = Case((40, 1, 1, 1), 0, "float32", "list", other=(1, 16))
+
+
+@pytest.mark.parametrize(
+    ("case", "forward", "backward"),
+    [
+        (SKEWED, ["all_to_all_single"], ["all_to_all_single"]),
+        (SKEWED._replace(given="no"), ["all_to_all_single"] * 2, ["all_to_all_single"]),
+        (SKEWED._replace(dim=1, other=(3, 1), sizes=(5, 2, 3, 4)), ["all_to_all_single"], ["all_to_all_single"]),
+    ],
+    ids=["sizes given", "sizes not given", "dim 1"],
+)
+def test_collectives_are_counted(case: Case, forward: list[str], backward: list[str], worlds: Worlds) -> None:
+    """Small tensors: one collective a direction, one more where sizes are not given. No other, unseen."""
+    for sent, returned in worlds.get("gloo", 4).run("ranks.core:counted", "core sum", case):
+        assert [name for name, *_ in sent] == forward
+        assert [name for name, *_ in returned] == backward
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_only_real_rows_travel(dim: int, worlds: Worlds) -> None:
+    """Large and skewed: each rank takes in exactly the other ranks' bytes, with no padding."""
+    sizes = (30000, 10, 0, 500)
+    case = Case(sizes, dim, "float32", "list", other=(8, 8))
+    row = 8 * 4
+    for rank, (sent, _) in enumerate(worlds.get("gloo", 4).run("ranks.core:counted", "core local", case)):
+        assert {name for name, *_ in sent} <= {"isend", "irecv"}
+        taken = sum(nbytes for name, nbytes, _ in sent if name == "irecv")
+        given = [nbytes for name, nbytes, _ in sent if name == "isend"]
+        assert taken == (sum(sizes) - sizes[rank]) * row
+        assert given == ([sizes[rank] * row] * 3 if sizes[rank] else [])
+
+
+def test_the_local_gradient_needs_no_communication(worlds: Worlds) -> None:
+    """grad='local' is a plain slice."""
+    for _, returned in worlds.get("gloo", 4).run("ranks.core:counted", "core local", SKEWED):
+        assert returned == []
+
+
+def test_a_skewed_sum_is_shared_out(worlds: Worlds) -> None:
+    """Large and skewed: no rank takes in more than twice its even share of the sum, give or take its own rows."""
+    sizes = (60000, 10, 0, 500)
+    case = Case(sizes, 0, "float32", "list", other=(1, 16))
+    total = sum(sizes) * 16 * 4
+    for rank, (_, returned) in enumerate(worlds.get("gloo", 4).run("ranks.core:counted", "core sum", case)):
+        taken = sum(nbytes for name, nbytes, _ in returned if name == "irecv")
+        assert taken <= 3 / 4 * total + sizes[rank] * 16 * 4 + 64
+
+
+# ------------------------------------------------------------------ groups
+
+
+@pytest.mark.parametrize("members", [[1, 3], [3, 0, 2]], ids=str)
+def test_a_subgroup_counts_its_own_ranks(members: list[int], backend: str, worlds: Worlds) -> None:
+    """Ranks within the group, also where the global ones differ; others are told that they are not in it."""
+    members = sorted(members)  # new_group sorts its ranks
+    world = len(members)
+    total = sum(range(1, world + 1))
+    rows = [float(rank) for position, rank in enumerate(members) for _ in range(position + 1)]
+    weight = [float((row + 1) * total) for row in range(len(rows))]
+    for rank, seen in enumerate(worlds.get(backend, 4).run("ranks.core:in_subgroup", members)):
+        if rank not in members:
+            assert "not a member of the group" in seen
+            continue
+        position = members.index(rank)
+        start = sum(range(1, position + 1))
+        assert seen["gathered"] == rows
+        assert seen["sizes"] == tuple(range(1, world + 1))
+        assert seen["gradient"] == weight[start : start + position + 1]
+        assert seen["local"]
+        assert seen["rows"] == (start, start + position + 1)
+        assert seen["variable"] == list(range(1, world + 1))
+        assert seen["same"] == members
+        assert seen["sizes of"] == list(range(1, world + 1))
+        assert seen["split"] == [position] * position
+        assert seen["scattered"] == [float(world)] * (position + 1)

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: MIT
+"""Puts an adapter into a downstream repo as one self-contained file, and keeps that file current.
+
+catalog, sources   what there is to render, and where its sources are
+modules, imports   one source module taken apart; imports merged
+bundle, render     the parts an adapter reaches, as one module; the same with its header
+signatures         the head of a renamed function, laid out anew
+verify             the last look at a rendered file
+header, lock       what the file, and the lock beside it, say about where it came from
+paths, files       which file in a repo, and how it is read and written safely
+status             what a vendored file looks like now
+vendoring, git     what would change in a repo; what git is asked
+cli, commands      the console script `adapters`
+downstream         a rendered file tried inside a copy of a downstream checkout
+"""

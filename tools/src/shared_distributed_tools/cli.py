@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+"""The console script `adapters`. Commands are imported when they run: `--help` needs neither LibCST nor torch."""
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from .errors import ToolError
+
+_COMMANDS = {
+    "list": ("commands:list_adapters", "The adapters, the file each replaces downstream, versions."),
+    "render": ("commands:render", "Print the file for an adapter."),
+    "vendor": ("commands:vendor", "Put an adapter's file into a repo, after showing the diff."),
+    "check": ("commands:check", "Say whether vendored files are current, stale or edited. Reads only."),
+    "diff": ("commands:diff", "Show two diffs: a repo's edits, and our changes since."),
+    "update": ("commands:update", "Bring vendored files up to date, merging with a repo's edits."),
+    "bench": ("bench:command", "Measure the gathers of the core, the originals and others (needs torch)."),
+    "demo": ("demo:command", "Run a small gather on a few processes (needs torch)."),
+}
+
+EXIT_CODES = """\b
+Exit codes:
+   0  done; for check: every file is current
+   1  refused, or an error; the message says what to do
+   2  wrong usage
+  10  check: stale             11  check: locally edited
+  12  check: stale and edited  13  check: untracked
+  14  check: tampered          15  check, update: conflict
+  16  check: missing
+With several files check exits with the highest."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name, and imports the one that is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, without importing any."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command. Those of others than this package's core may need more than is installed."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        try:
+            command: click.Command = getattr(import_module(f"{__package__}.{module}"), attribute)
+        except ModuleNotFoundError as error:
+            msg = f"{cmd_name} needs {error.name}: pip install 'shared-distributed-tools[torch]'"
+            raise click.ClickException(msg) from error
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list for --help, from the table above: click's own would import every command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; an error that was raised on purpose is a message, not a traceback."""
+        try:
+            return super().invoke(ctx)
+        except ToolError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=LazyGroup, epilog=EXIT_CODES)
+@click.version_option(package_name="shared-distributed-tools", prog_name="adapters")
+def main() -> None:
+    """Vendor an adapter of shared-distributed as one file, and keep that file current."""

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: MIT
+"""What can go wrong, as a tree.
+
+ToolError               the root: everything raised here on purpose; its message says what to do
+├── RenderError         the sources break a rule that rendering relies on
+└── RefusalError        a repo is in a state in which going on could lose somebody's work
+"""
+
+
+class ToolError(Exception):
+    """Root of every error that these tools raise on purpose."""
+
+
+class RenderError(ToolError):
+    """The sources break a rule that rendering relies on: nothing is rendered."""
+
+
+class RefusalError(ToolError):
+    """Going on could lose somebody's work, or write where nothing should be written."""

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+"""Where the sources are, and their text: the only input of a rendered file."""
+
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from .catalog import Adapter
+from .errors import RenderError, ToolError
+
+CORE = "shared_distributed"
+CORE_FOLDER = "shared/distributed"
+_HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What one adapter is rendered from. Newlines are LF here, whatever the checkout has."""
+
+    core: tuple[tuple[str, str], ...]  # (module name, text), sorted; the package itself is `__init__`
+    adapter: str
+    core_version: str
+    adapter_version: str
+
+    @property
+    def sha256(self) -> str:
+        """Covers every text and version above."""
+        parts = [self.core_version, self.adapter_version, self.adapter, *(part for pair in self.core for part in pair)]
+        # each part's own hash first: no two lists of parts run together into the same bytes
+        return sha256("".join(sha256(part.encode()).hexdigest() for part in parts).encode()).hexdigest()
+
+
+def root() -> Path:
+    """The tree that holds the sources: carried inside this package, else the checkout around it."""
+    for candidate in (_HERE / "_sources", *_HERE.parents[2:3]):
+        if (candidate / CORE_FOLDER / "pyproject.toml").is_file():
+            return candidate
+    msg = f"{_HERE} carries no sources to render from; install shared-distributed-tools again, from its wheel"
+    raise ToolError(msg)
+
+
+def load(adapter: Adapter) -> Sources:
+    """Read the core and one adapter."""
+    tree = root()
+    package = tree / CORE_FOLDER / "src" / CORE
+    return Sources(
+        core=tuple((file.stem, file.read_text(encoding="utf-8")) for file in sorted(package.glob("*.py"))),
+        adapter=(tree / adapter.source).read_text(encoding="utf-8"),
+        core_version=_version(tree / CORE_FOLDER),
+        adapter_version=_version(tree / adapter.folder),
+    )
+
+
+def _version(project: Path) -> str:
+    # every project here gives it so, on a line of its own; the standard library reads TOML from Python 3.11 on only
+    found = re.search(r'^version = "([^"]+)"$', (project / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    if found is None:
+        msg = f"{project.name}/pyproject.toml gives no version"
+        raise RenderError(msg)
+    return found[1]
