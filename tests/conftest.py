@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+
 from harness import Worlds
 
 WORLD_SIZES = (1, 2, 3, 4, 8)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from conftest import ADAPTERS
 from harness import World, Worlds
 
@@ -130,7 +131,14 @@ def test_mirasol_without_a_group_asserts(groupless: World) -> None:
     [
         pytest.param(name, how, marks=pytest.mark.suite(name))
         for name, hows in {
-            "st-moe": ["gather", "function", "gather_sizes", "all_gather_same_dim", "all_gather_variable_dim", "split_by_rank"],
+            "st-moe": [
+                "gather",
+                "function",
+                "gather_sizes",
+                "all_gather_same_dim",
+                "all_gather_variable_dim",
+                "split_by_rank",
+            ],
             "musiclm": ["function", "all_gather_same_dim", "all_gather_variable_dim"],
             "spear-tts": ["all_gather_variable_dim"],
             "mirasol": ["all_gather_variable_dim"],

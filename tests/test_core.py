@@ -5,8 +5,9 @@ import doctest
 import importlib
 
 import pytest
-import shared_distributed as core
 import torch
+
+import shared_distributed as core
 from harness import Worlds
 from oracle import Case, gathered, gradient, same, upstream
 from test_matrix import all_cases

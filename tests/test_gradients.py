@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+
 from harness import Worlds
 from oracle import values
 from ranks.gradients import loss_of, part_of
@@ -59,7 +60,9 @@ def test_an_expanded_gradient_gives_the_right_answer(
     """`y.sum().backward()` sends a stride-0 gradient: the original died of heap corruption here."""
     world = len(sizes)
     each = float(world) if subject.endswith("sum") else 1.0
-    for rank, (gradient, _) in enumerate(worlds.get(backend, world).run("ranks.gradients:expanded_gradient", subject, sizes)):
+    for rank, (gradient, _) in enumerate(
+        worlds.get(backend, world).run("ranks.gradients:expanded_gradient", subject, sizes)
+    ):
         assert gradient == [[each] * 3] * sizes[rank]
 
 

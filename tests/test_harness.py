@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+
 from harness import Deadlines, RankError, World, WorldFailure, Worlds
 
 SHORT = Deadlines(collective=2.0, case=3.0, kill=4.0, grace=1.0)

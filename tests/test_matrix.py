@@ -1,19 +1,28 @@
 # SPDX-License-Identifier: MIT
 """The whole product, adapter by adapter: values, sizes and gradients against the oracle.
 
-    every subject × world size × dtype is one test; in it, every dim × kind of sizes × sizes given or
-    not (as a list and as a tensor in turn) × contiguous or not, forward and, where the dtype has a
-    gradient, backward. Nothing is sampled.
+every subject × world size × dtype is one test; in it, every dim × kind of sizes × sizes given or
+not (as a list and as a tensor in turn) × contiguous or not, forward and, where the dtype has a
+gradient, backward. Nothing is sampled.
 """
 
 import itertools
 
 import pytest
 import torch
+
 from harness import WorldFailure, Worlds
 from oracle import DIMS, DTYPES, SIZES, Case, Result, gathered, gradient, same, sizes_of
 
-SUBJECTS = ("core sum", "core local", "musiclm local", "musiclm sum", "spear-tts local", "mirasol local", "st-moe local")
+SUBJECTS = (
+    "core sum",
+    "core local",
+    "musiclm local",
+    "musiclm sum",
+    "spear-tts local",
+    "mirasol local",
+    "st-moe local",
+)
 
 
 def all_cases(world_size: int, dtype: str) -> list[Case]:

@@ -22,6 +22,7 @@ from shared_distributed_tools.bench.cases import (
     Point,
     full_grid,
     quick_grid,
+    steps,
 )
 from shared_distributed_tools.bench.compare import compare
 from shared_distributed_tools.bench.contenders import BASELINE, KNOWN, NULL, RAW, RIVALS, UNKNOWN, Contender
@@ -77,6 +78,15 @@ def test_grids() -> None:
     assert set(quick) < set(full)
     assert {point.world for point in quick} == {2, 4, 8}
     assert {point.world for point in full_grid([4])} == {4}
+
+
+def test_largest_size_is_not_measured_twice() -> None:
+    """At 32 MiB the own-slice backward and the adapters would repeat what forward and the core say."""
+    large = Point(2, "mild", 32 * MIB, 0)
+    assert steps([TINY, large], ("forward", "local")) == [(TINY, "forward"), (TINY, "local"), (large, "forward")]
+    both = [[c.takes_part("forward", point) for point in (TINY, large)] for c in contenders.CONTENDERS]
+    changed = {c.name for c, (small, big) in zip(contenders.CONTENDERS, both, strict=True) if small != big}
+    assert changed == {"musiclm", "spear-tts", "mirasol", "st-moe"}
 
 
 def test_plan_keeps_to_the_budget() -> None:
@@ -216,7 +226,7 @@ def test_not_installed_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> 
     """A rival that is not installed takes no part, and the reason is given."""
     monkeypatch.setattr(contenders, "find_spec", lambda _: None)
     assert set(contenders.left_out()) == {"torchmetrics", "accelerate"}
-    there = [c.name for c in contenders.CONTENDERS if c.takes_part("forward", (1, 1))]
+    there = [c.name for c in contenders.CONTENDERS if c.takes_part("forward", TINY)]
     assert BASELINE in there
     assert not {"torchmetrics", "accelerate"} & set(there)
 
@@ -224,8 +234,8 @@ def test_not_installed_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> 
 def test_even_only_contender_stays_out_of_ragged_points() -> None:
     """The functional all-gather of torch cannot do uneven sizes."""
     functional = next(c for c in contenders.CONTENDERS if c.even_only)
-    assert functional.takes_part("forward", (2, 2))
-    assert not functional.takes_part("forward", (2, 1))
+    assert functional.takes_part("forward", TINY._replace(case="even"))
+    assert not functional.takes_part("forward", TINY)
 
 
 def test_plot(tmp_path: Path) -> None:
@@ -281,7 +291,7 @@ def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     record = Record.load(tmp_path / "bench.json")
     assert record.points("forward") == [TINY]
-    expected = [c.name for c in contenders.CONTENDERS if c.takes_part("forward", TINY.sizes)]
+    expected = [c.name for c in contenders.CONTENDERS if c.takes_part("forward", TINY)]
     assert record.contenders("forward") == expected
     assert all(timing.median_ms >= timing.min_ms > 0 for row in record.timings.values() for timing in row.values())
 

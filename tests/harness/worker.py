@@ -10,6 +10,7 @@ import sys
 import traceback
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -91,7 +92,7 @@ def _failure(error: BaseException) -> tuple[str, Any]:
 
 
 def _send_output_to(log: str) -> None:
-    file = open(log, "w", buffering=1)  # noqa: SIM115 - open for the life of the process
+    file = Path(log).open("w", buffering=1)  # noqa: SIM115 - open for the life of the process
     os.dup2(file.fileno(), 1)
     os.dup2(file.fileno(), 2)
     faulthandler.enable(file=sys.stderr)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The parent's side: a world of worker processes, what it is asked, and how it fails."""
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -79,10 +80,8 @@ class World:
             self._start()
         request = dumps((function, args))
         for pipe in self._pipes:
-            try:
+            with contextlib.suppress(OSError):  # a dead worker: its sentinel says so below
                 pipe.send_bytes(request)
-            except OSError:
-                pass  # a dead worker: its sentinel says so below
         return self._collect(function, self.deadlines)
 
     def kill(self) -> None:
@@ -149,7 +148,7 @@ class World:
             ready = wait([*waiting, *sentinels], timeout=max(0.0, until - now))
             for source in ready:
                 if source in waiting:
-                    self._receive(waiting[source], answers)  # type: ignore[index]
+                    self._receive(waiting[source], answers)
             dead = [rank for source, rank in sentinels.items() if source in ready and rank not in answers]
             for rank in dead:
                 self._receive(rank, answers)  # it may have answered just before it died

@@ -8,13 +8,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import shared_distributed as core
 import torch
 import torch.distributed as dist
+from torch import nn
+
+import shared_distributed as core
 from harness.worker import device, join_group, place
 from oracle import values
 from ranks.gather import gather_by
-from torch import nn
 
 
 class Outcome(NamedTuple):

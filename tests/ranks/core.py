@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import shared_distributed as core
 import torch
 import torch.distributed as dist
+from torch import Tensor
+
+import shared_distributed as core
 from harness.worker import device
 from oracle import Case, Result, upstream, values
 from ranks.gather import gather_by, make_input, run_case
-from torch import Tensor
 
 transport = importlib.import_module("shared_distributed._transport")
 
@@ -101,7 +102,9 @@ def every_dtype(sizes: tuple[int, ...]) -> dict[str, bool]:
     for name in DENSE:
         dtype = getattr(torch, name)
         parts = [
-            ((torch.arange(n * 3 * dtype.itemsize) * 7 + 31 * r) % (2 if name == "bool" else 251)).to(torch.uint8).view(-1)
+            ((torch.arange(n * 3 * dtype.itemsize) * 7 + 31 * r) % (2 if name == "bool" else 251))
+            .to(torch.uint8)
+            .view(-1)
             for r, n in enumerate(sizes)
         ]
         mine = parts[rank].to(device()).view(dtype).view(sizes[rank], 3)

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+
 from harness.worker import device
 from oracle import Case, Result, upstream, values
-from torch import Tensor
 
 Gather = Callable[[Tensor, int, Any], tuple[Tensor, Any]]
 

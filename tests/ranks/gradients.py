@@ -4,14 +4,15 @@
 from collections.abc import Callable
 from typing import Any
 
-import shared_distributed as core
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import Function
+
+import shared_distributed as core
 from harness.worker import device
 from oracle import upstream, values
 from ranks.gather import gather_by
-from torch import Tensor
-from torch.autograd import Function
 
 
 class _Replicate(Function):
@@ -55,9 +56,14 @@ def global_function(subject: str, sizes: tuple[int, ...], dim: int) -> tuple[Cal
         if gather is None:
             part = core.reduce_scatter((mine * weight) ** 2, dim, sizes=sizes)
             padded = torch.zeros_like(whole).narrow(dim, start, sizes[rank])
-            spread = torch.cat([torch.zeros_like(whole.narrow(dim, 0, start)), part + padded, torch.zeros_like(
-                whole.narrow(dim, 0, sum(sizes) - start - sizes[rank])
-            )], dim)
+            spread = torch.cat(
+                [
+                    torch.zeros_like(whole.narrow(dim, 0, start)),
+                    part + padded,
+                    torch.zeros_like(whole.narrow(dim, 0, sum(sizes) - start - sizes[rank])),
+                ],
+                dim,
+            )
             return _Total.apply(spread * weight)  # type: ignore[no-any-return]
         gathered, _ = gather(mine.narrow(dim, start, sizes[rank]), dim, None)
         return _Total.apply(weight * gathered**3)  # type: ignore[no-any-return]

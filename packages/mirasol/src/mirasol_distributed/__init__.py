@@ -5,9 +5,10 @@ from collections.abc import Callable
 from functools import cache, update_wrapper
 from typing import Any
 
-from shared_distributed import gather_with_layout, is_distributed, pad_dim_to, warn_if_stale
 from torch import Tensor
 from torch.autograd import Function
+
+from shared_distributed import gather_with_layout, is_distributed, pad_dim_to, warn_if_stale
 
 __all__ = ["AllGather", "all_gather", "all_gather_variable_dim", "get_is_distributed", "pad_dim_to"]
 
@@ -24,7 +25,9 @@ class _Remembered:
     def __call__(self) -> bool:
         answer = self._cached()
         if not answer and not self._warned:
-            self._warned = warn_if_stale("get_is_distributed() was first asked", "Call its cache_clear() once it is up.")
+            self._warned = warn_if_stale(
+                "get_is_distributed() was first asked", "Call its cache_clear() once it is up."
+            )
         return answer
 
     def cache_clear(self) -> None:
@@ -32,7 +35,7 @@ class _Remembered:
         self._warned = False
 
     def __reduce__(self) -> str:  # pickled by name, as a function is
-        return self.__qualname__
+        return "get_is_distributed"
 
 
 @_Remembered
@@ -55,7 +58,7 @@ class AllGather(Function):
         return gathered, ctx.layout.sizes_tensor(x.device)
 
     @staticmethod
-    def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:
         return ctx.layout.own(grads, ctx.dim), None, None
 
 

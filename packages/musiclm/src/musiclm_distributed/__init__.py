@@ -3,10 +3,11 @@
 
 from typing import Any
 
-from shared_distributed import agree, gather_with_layout, is_distributed, reduce_scatter, warn_if_stale
-from shared_distributed import all_gather_same_dim as core_same_dim
 from torch import Tensor, nn
 from torch.autograd import Function
+
+from shared_distributed import agree, gather_with_layout, is_distributed, reduce_scatter, warn_if_stale
+from shared_distributed import all_gather_same_dim as core_same_dim
 
 __all__ = ["AllGather", "AllGatherFunction", "all_gather_same_dim", "all_gather_variable_dim"]
 
@@ -30,7 +31,7 @@ class AllGatherFunction(Function):
         return gathered, ctx.layout.sizes_tensor(x.device)
 
     @staticmethod
-    def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
         if ctx.all_reduce_grads:
             return reduce_scatter(grads, ctx.dim, sizes=ctx.layout.sizes), None, None, None
         return ctx.layout.own(grads, ctx.dim), None, None, None

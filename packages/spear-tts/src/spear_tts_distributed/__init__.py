@@ -3,9 +3,10 @@
 
 from typing import Any
 
-from shared_distributed import gather_with_layout, is_distributed
 from torch import Tensor
 from torch.autograd import Function
+
+from shared_distributed import gather_with_layout, is_distributed
 
 __all__ = ["AllGather", "all_gather", "all_gather_variable_dim"]
 
@@ -27,7 +28,7 @@ class AllGather(Function):
         return gathered, ctx.layout.sizes_tensor(x.device)
 
     @staticmethod
-    def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:
         return ctx.layout.own(grads, ctx.dim) if ctx.is_dist else grads, None, None
 
 

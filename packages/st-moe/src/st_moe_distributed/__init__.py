@@ -3,12 +3,13 @@
 
 from typing import Any, TypeVar
 
-from shared_distributed import gather_with_layout, has_only_one_value, pad_dim_to
-from shared_distributed import all_gather_same_dim as core_same_dim
-from shared_distributed import gather_sizes as core_gather_sizes
-from shared_distributed import split_by_rank as core_split_by_rank
 from torch import Tensor, nn
 from torch.autograd import Function
+
+from shared_distributed import all_gather_same_dim as core_same_dim
+from shared_distributed import gather_sizes as core_gather_sizes
+from shared_distributed import gather_with_layout, has_only_one_value, pad_dim_to
+from shared_distributed import split_by_rank as core_split_by_rank
 
 __all__ = [
     "AllGather",
@@ -63,7 +64,7 @@ class AllGatherFunction(Function):
         return gathered, ctx.layout.sizes_tensor(x.device)
 
     @staticmethod
-    def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:
         return ctx.layout.own(grads, ctx.dim), None, None
 
 

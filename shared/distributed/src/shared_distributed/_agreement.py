@@ -99,24 +99,22 @@ def exchange(
 ) -> tuple[tuple[int, ...], bool]:
     """Every rank's size along dim, and whether any wants the gradient; one error on all if claims clash."""
     rows = exchange_header(claim.header(), group)
-    op = _ints_to_text(rows[0][_KIND:_BODY]).split()[0]  # one name for all, also where the ranks' own differ
-
     problems = {rank: _ints_to_text(row[_BODY:]) for rank, row in enumerate(rows) if row[0] & _BAD}
     if problems:
-        raise BadInputError(_bad_input(op, problems, world))
+        raise BadInputError(_bad_input(_op_of(rows[0]), problems, world))
 
     ragged = len(rows[0]) if claim.dim is None else _BODY + claim.dim  # the one column that may differ
     if any(row[1:ragged] != rows[0][1:ragged] or row[ragged + 1 :] != rows[0][ragged + 1 :] for row in rows):
         lines = ["the ranks' calls do not fit together:", *map(_describe, range(world), rows)]
         lines.append("Ranks may differ in their size along dim, and in nothing else.")
-        raise DisagreementError(f"{op}: " + "\n".join(lines))
+        raise DisagreementError(f"{_op_of(rows[0])}: " + "\n".join(lines))
 
     wanting = [rank for rank, row in enumerate(rows) if row[0] & _WANTS_GRAD]
     without = [rank for rank, row in enumerate(rows) if not row[0] & _GRAD_MODE]
     if summed and wanting and without:
         msg = (
-            f"{op}: ranks {wanting} of {world} want a summed gradient, but ranks {without} cannot take part in its "
-            "backward: grad mode is off there, or the call is compiled with an input that requires no grad. "
+            f"{_op_of(rows[0])}: ranks {wanting} of {world} want a summed gradient, but ranks {without} cannot take "
+            "part in its backward: grad mode is off, or the call is compiled with an input that requires no grad. "
             "Make them alike on every rank, or use grad='local'."
         )
         raise DisagreementError(msg)
@@ -193,11 +191,16 @@ def _bad_input(op: str, problems: dict[int, str], world: int) -> str:
     return f"{op}: bad input\n" + "\n".join(f"  rank {rank} of {world}: {text}" for rank, text in problems.items())
 
 
+def _op_of(row: list[int]) -> str:
+    return _ints_to_text(row[_KIND:_BODY]).split()[0]
+
+
 def _describe(rank: int, row: list[int]) -> str:
     op, grad, dtype, device = _ints_to_text(row[_KIND:_BODY]).split()
     dim = "" if row[1] == _NO_DIM else f", dim {row[1]}"
     sizes = f", sizes given (crc {row[3] - 1:08x})" if row[3] else ""
-    return f"  rank {rank}: {op} of shape {tuple(row[_BODY : _BODY + row[2]])} {dtype} on {device}{dim}, grad {grad}{sizes}"
+    shape = tuple(row[_BODY : _BODY + row[2]])
+    return f"  rank {rank}: {op} of shape {shape} {dtype} on {device}{dim}, grad {grad}{sizes}"
 
 
 @lru_cache

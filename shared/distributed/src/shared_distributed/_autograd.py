@@ -43,7 +43,7 @@ def all_gather(
     x, dim, agreed = agree("all_gather", x, dim, sizes, grad=grad, group=group)
     if not is_distributed(group):
         return x, agreed
-    gathered: Tensor = _Gather.apply(x, dim, agreed, grad, group)  # type: ignore[no-untyped-call]
+    gathered: Tensor = _Gather.apply(x, dim, agreed, grad, group)
     return gathered, agreed
 
 
@@ -60,24 +60,22 @@ def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: ProcessGroup
     x, dim, agreed = agree("reduce_scatter", x, dim, sizes, grad="sum", group=group)
     if not is_distributed(group):
         return x
-    scattered: Tensor = _ReduceScatter.apply(x, dim, agreed, group)  # type: ignore[no-untyped-call]
+    scattered: Tensor = _ReduceScatter.apply(x, dim, agreed, group)
     return scattered
 
 
 class _Gather(Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, dim: int, sizes: tuple[int, ...], grad: str, group: ProcessGroup | None
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, dim: int, sizes: tuple[int, ...], grad: str, group: ProcessGroup | None) -> Tensor:
         ctx.dim, ctx.sizes, ctx.grad, ctx.group = dim, sizes, grad, group
         return gather_rows(x, dim, sizes, group)
 
     @staticmethod
-    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor, None, None, None, None]:
         if ctx.grad == "local":
             own = RowLayout(ctx.sizes, group=ctx.group).own(grads, ctx.dim)
         else:
-            own = _ReduceScatter.apply(grads, ctx.dim, ctx.sizes, ctx.group)  # type: ignore[no-untyped-call]
+            own = _ReduceScatter.apply(grads, ctx.dim, ctx.sizes, ctx.group)
         return own, None, None, None, None
 
 
@@ -88,6 +86,6 @@ class _ReduceScatter(Function):
         return sum_rows(x, dim, sizes, group)
 
     @staticmethod
-    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
-        gathered = _Gather.apply(grads, ctx.dim, ctx.sizes, "sum", ctx.group)  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor, None, None, None]:
+        gathered = _Gather.apply(grads, ctx.dim, ctx.sizes, "sum", ctx.group)
         return gathered, None, None, None

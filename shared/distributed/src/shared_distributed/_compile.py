@@ -35,4 +35,4 @@ def group_from_name(name: str) -> ProcessGroup | None:
     """The group of a name."""
     from torch.distributed.distributed_c10d import _resolve_process_group
 
-    return _resolve_process_group(name) if name else None
+    return _resolve_process_group(name) if name else None  # type: ignore[arg-type]

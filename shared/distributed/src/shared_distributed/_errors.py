@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """What can go wrong, as a tree.
 
-    GatherError (RuntimeError)          the root: everything raised here on purpose
-    ├── BadInputError (ValueError)      one rank's own arguments cannot be used
-    └── DisagreementError               each rank's arguments are fine alone, not together
+GatherError (RuntimeError)          the root: everything raised here on purpose
+├── BadInputError (ValueError)      one rank's own arguments cannot be used
+└── DisagreementError               each rank's arguments are fine alone, not together
 
-    StaleAnswerWarning (UserWarning)    "not distributed" was remembered from before the process group
+StaleAnswerWarning (UserWarning)    "not distributed" was remembered from before the process group
 """
 
 
@@ -22,4 +22,4 @@ class DisagreementError(GatherError):
 
 
 class StaleAnswerWarning(UserWarning):
-    """ "Not distributed" was remembered from before the process group came up, and is still used."""
+    """The answer "not distributed" is from before the process group came up, and is still used."""

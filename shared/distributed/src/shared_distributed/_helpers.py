@@ -8,14 +8,13 @@ alone in one they gather (a copy) all the same.
 import warnings
 
 import torch
-
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import functional
 
 from ._agreement import agree, agree_on_sizes
-from ._errors import StaleAnswerWarning
 from ._compile import group_from_name, name_of_group, opaque
+from ._errors import StaleAnswerWarning
 from ._sizes import RowLayout, Sizes, sizes_tensor
 from ._transport import gather_rows
 from ._world import is_compiling, is_distributed, rank_and_world
@@ -55,9 +54,7 @@ def gather_sizes(t: Tensor, *, dim: int, group: ProcessGroup | None = None) -> T
     return sizes_tensor(agree_on_sizes(t, dim, group), t.device)
 
 
-def split_by_rank(
-    x: Tensor | tuple[Tensor, ...], *, group: ProcessGroup | None = None
-) -> tuple[Tensor, Tensor]:
+def split_by_rank(x: Tensor | tuple[Tensor, ...], *, group: ProcessGroup | None = None) -> tuple[Tensor, Tensor]:
     """This rank's part of `x`, and every part's length as a LongTensor.
 
     (t_0, …, t_W-1)  ->  t_r, each t's `shape[0]`

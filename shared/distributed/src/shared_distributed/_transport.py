@@ -62,7 +62,8 @@ def read_to_host(headers: Tensor) -> list[list[int]]:
 def gather_rows(x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> Tensor:
     """`(… n_r …) -> (… N …)` along dim >= 0, in rank order, contiguous; carries no gradient."""
     if is_compiling():
-        return _gather_operator(x, dim, list(sizes), name_of_group(group))
+        traced: Tensor = _gather_operator(x, dim, list(sizes), name_of_group(group))
+        return traced
     before, after = x.shape[:dim], x.shape[dim + 1 :]
     # every dtype travels as bytes: gloo has no int16 and no fp8, NCCL no int16
     own = _flat(x.detach()).view(torch.uint8)
@@ -115,7 +116,8 @@ def sum_rows(x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> Tensor:
     Sums of numbers narrower than 32 bits are taken in 32 bits or more, whoever does the summing.
     """
     if is_compiling():
-        return _sum_operator(x, dim, list(sizes), name_of_group(group))
+        traced: Tensor = _sum_operator(x, dim, list(sizes), name_of_group(group))
+        return traced
     rank, _ = rank_and_world(group)
     backend = backend_by_device(group)[x.device.type]
     # blocks in rank order, each one contiguous: (n_0 …) (n_1 …) …
@@ -166,7 +168,8 @@ def _sum_on_nccl(flat: Tensor, counts: Sequence[int], rank: int, group: Group) -
 def _sum_by_all_reduce(flat: Tensor, counts: Sequence[int], rank: int, group: Group) -> Tensor:
     total = flat.to(_accumulator(flat.dtype), copy=True)
     dist.all_reduce(total, group=group)
-    return total.split(list(counts))[rank].clone()  # a view would keep all of it alive
+    own: Tensor = total.split(list(counts))[rank]
+    return own.clone()  # a view would keep all of it alive
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -221,8 +224,10 @@ def _overlaps(a: Sequence[int], b: Sequence[int], scale: int) -> list[list[int]]
 
 
 # the newer names of the two collectives that newer torch renames
-_all_gather_single = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
-_reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or getattr(dist, "reduce_scatter_tensor", None)
+_all_gather_single = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
+_reduce_scatter_single = (
+    dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_single") else dist.reduce_scatter_tensor
+)
 
 _GATHER: dict[str, Callable[..., None]] = {"gloo": _gather_on_gloo, "nccl": _gather_on_nccl}
 _SUM: dict[str, Callable[..., Tensor]] = {"gloo": _sum_on_gloo, "nccl": _sum_on_nccl}

@@ -88,12 +88,25 @@ def quick_grid(worlds: Sequence[int] = WORLD_SIZES) -> list[Point]:
     ]
 
 
-def estimated_seconds(point: Point, mode: Mode, budget: float) -> float:
-    """Roughly how long a point takes on two cores, for the progress bar and the estimate at the start.
+def steps(points: Sequence[Point], modes: Sequence[Mode]) -> list[tuple[Point, Mode]]:
+    """What to measure, in order. An own slice is a view: at the largest size it would only repeat "forward"."""
+    return [(point, mode) for point in points for mode in modes if mode != "local" or point.mean_bytes < LARGEST]
 
-    Small points take their budget. Large ones are dominated by the padding contenders, which push
-    W times the padded bytes through two cores whether there is budget or not.
+
+# seconds for a GiB that all ranks together receive: through the contenders that pad, and the others
+_SECONDS_A_GIB: dict[Mode, tuple[float, float]] = {
+    "forward": (52.0, 32.0),
+    "backward": (0.0, 24.0),
+    "sum": (52.0, 52.0),
+    "local": (40.0, 40.0),
+}
+
+
+def estimated_seconds(point: Point, mode: Mode, budget: float) -> float:
+    """Roughly how long a step takes on two cores, for the estimate at the start and the progress bar.
+
+    Small points take their budget. Large ones take what the fewest repetitions need, most of it for padding.
     """
-    padding_contenders = {"forward": 4, "backward": 2, "sum": 2, "local": 3}[mode]
-    gib = point.world * point.padded_bytes / 2**30
-    return 0.4 + max(budget, padding_contenders * 5 * 1.4 * gib)
+    padded, plain = _SECONDS_A_GIB[mode]
+    gib = point.world / 2**30
+    return 0.5 + max(budget, gib * (padded * point.padded_bytes + plain * point.world * point.mean_bytes))

@@ -14,7 +14,7 @@ from .plot import draw
 from .record import Record
 from .run import run
 
-FULL_BUDGET, QUICK_BUDGET = 1.5, 0.4  # seconds for a point in one mode
+FULL_BUDGET, QUICK_BUDGET = 0.8, 0.4  # seconds for a point in one mode
 QUICK_MODES: tuple[Mode, ...] = ("forward", "backward", "sum")
 
 

@@ -24,7 +24,7 @@ import spear_tts_distributed
 import st_moe_distributed
 
 from . import baseline, limit
-from .cases import Mode
+from .cases import LARGEST, Mode, Point
 
 KNOWN, UNKNOWN = "core, sizes known", "core"
 BASELINE, NULL = "pad to longest", "pad to longest, again"
@@ -59,10 +59,11 @@ class Contender:
     make: Callable[[Task], Function]
     needs: str = ""  # a distribution, and module, that may not be installed
     even_only: bool = False
+    is_adapter: bool = False
 
-    def takes_part(self, mode: Mode, sizes: tuple[int, ...]) -> bool:
-        """Whether it can do this at all, here."""
-        fits = not self.even_only or len(set(sizes)) == 1
+    def takes_part(self, mode: Mode, point: Point) -> bool:
+        """Whether it can do this at all, here. An adapter adds microseconds to the core: not at the largest size."""
+        fits = point.case == "even" if self.even_only else not self.is_adapter or point.mean_bytes < LARGEST
         return fits and mode in self.modes and (not self.needs or find_spec(self.needs) is not None)
 
 
@@ -174,10 +175,10 @@ def _memcpy(task: Task) -> Function:
 CONTENDERS: tuple[Contender, ...] = (
     Contender(KNOWN, ("forward", "backward", "sum", "local"), _core_known),
     Contender(UNKNOWN, ("forward", "sum", "local"), _core),
-    Contender("musiclm", ("forward", "sum", "local"), _musiclm),
-    Contender("spear-tts", ("forward", "local"), _spear_tts),
-    Contender("mirasol", ("forward", "local"), _mirasol),
-    Contender("st-moe", ("forward", "local"), _st_moe),
+    Contender("musiclm", ("forward", "sum", "local"), _musiclm, is_adapter=True),
+    Contender("spear-tts", ("forward", "local"), _spear_tts, is_adapter=True),
+    Contender("mirasol", ("forward", "local"), _mirasol, is_adapter=True),
+    Contender("st-moe", ("forward", "local"), _st_moe, is_adapter=True),
     Contender(BASELINE, ("forward", "backward", "sum", "local"), _baseline),
     Contender(NULL, ("forward", "backward", "sum", "local"), _baseline),
     # own slice only: the other ranks' parts come without a gradient

@@ -25,6 +25,7 @@ from .memory import peak_bytes
 
 BLOCK_SECONDS = 0.02  # long against a barrier's unevenness
 MOST_CALLS = 20
+WARM_UP_BELOW = 0.3  # seconds
 REPETITIONS = (3, 15)  # at least, at most; in between, the budget decides
 
 Call = Callable[[], Tensor]
@@ -56,16 +57,21 @@ def measure(point: Point, mode: Mode, budget: float) -> list[Timing]:
     calls = {
         contender.name: call_of(mode, contender.make(task), data_of(point))
         for contender in CONTENDERS
-        if contender.takes_part(mode, point.sizes)
+        if contender.takes_part(mode, point)
     }
     right = right_answer(mode, data_of(point))
+    first = []
     for name, call in calls.items():
-        if not torch.equal(call(), right):
+        start = time.perf_counter()
+        answer = call()
+        first.append([time.perf_counter() - start])
+        if not torch.equal(answer, right):
             msg = f"{name} gives a wrong answer at {point}, {mode}, on rank {dist.get_rank()}"
             raise AssertionError(msg)
     with_memory = mode == "forward" and point.mean_bytes == MEMORY_AT
     peaks = {name: _peak(call, data_of(point)) for name, call in calls.items()} if with_memory else {}
-    times = _time_interleaved(list(calls.values()), budget)
+    del answer
+    times = _time_interleaved(list(calls.values()), [row[0] for row in _slowest(first)], budget)
     return [
         Timing(name, 1e3 * median(seconds), 1e3 * min(seconds), len(seconds), peaks.get(name))
         for name, seconds in zip(calls, times, strict=True)
@@ -125,10 +131,13 @@ def turns(contenders: int, repetition: int) -> list[int]:
     return Random(repetition).sample(range(contenders), contenders)
 
 
-def _time_interleaved(calls: list[Call], budget: float) -> list[list[float]]:
-    """Seconds a call: for each contender, one number a repetition."""
-    once = _slowest([[_block(call, 1)] for call in calls])
-    counts, repetitions = plan([row[0] for row in once], budget)
+def _time_interleaved(calls: list[Call], first: list[float], budget: float) -> list[list[float]]:
+    """Seconds a call: for each contender, one number a repetition. `first`: seconds of each one's first call."""
+    # a first call sets things up; where it was long nonetheless, a second one would tell the plan nothing new
+    again = [
+        [_block(call, 1) if seconds < WARM_UP_BELOW else seconds] for call, seconds in zip(calls, first, strict=True)
+    ]
+    counts, repetitions = plan([row[0] for row in _slowest(again)], budget)
     spent: list[list[float]] = [[0.0] * repetitions for _ in calls]
     for repetition in range(repetitions):
         for which in turns(len(calls), repetition):

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from .bars import label
-from .cases import Mode, Point, estimated_seconds
+from .cases import Mode, Point, estimated_seconds, steps
 from .record import Record
 from .world import World
 
@@ -15,8 +15,8 @@ from .world import World
 def run(points: Sequence[Point], modes: Sequence[Mode], budget: float, console: Console) -> Record:
     """Measure `points` in each of `modes`; budget: seconds for a point in one mode, if it can be kept."""
     record = Record.of_this_machine()
-    steps = [(point, mode, estimated_seconds(point, mode, budget)) for point in points for mode in modes]
-    total = sum(seconds for _, _, seconds in steps)
+    estimates = {step: estimated_seconds(*step, budget) for step in steps(points, modes)}
+    total = sum(estimates.values())
     about = f"{total / 60:.0f} min" if total > 100 else f"{total:.0f} s"
     console.print(f"points: {len(points)}, each in {len(modes)} modes: about {about} on two cores")
     for name, reason in record.left_out.items():
@@ -26,7 +26,7 @@ def run(points: Sequence[Point], modes: Sequence[Mode], budget: float, console: 
         bar = progress.add_task("starting", total=total)
         for size in dict.fromkeys(point.world for point in points):
             with World(size) as world:
-                for point, mode, seconds in steps:
+                for (point, mode), seconds in estimates.items():
                     if point.world == size:
                         progress.update(bar, description=f"{label(point)}, {mode}")
                         record.add(point, mode, world.measure(point, mode, budget))

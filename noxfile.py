@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_missing_interpreters = True
+
+ROOT = Path(__file__).parent
+ADAPTERS = ["musiclm", "spear-tts", "mirasol", "st-moe"]
+DISTRIBUTIONS = ["shared/distributed", *[f"packages/{name}" for name in ADAPTERS], "tools"]
+DEVELOPMENT = ["pytest", "hypothesis", "ruff", "mypy", "hatchling"]
+COMPARED = ["torchmetrics", "accelerate", "matplotlib"]  # what the benchmark compares with, and draws with
+CONSTRAINTS = "tests/constraints.txt"
+
+SUITES = [
+    *[(suite, backend) for suite in ["core", *ADAPTERS] for backend in ["gloo", "nccl"]],
+    ("vendored", "gloo"),
+    ("tools", ""),
+]
+
+
+def python(session: nox.Session) -> str:
+    """The interpreter of the one environment that the sessions share."""
+    home = session.cache_dir.parent / "env"
+    return str(home / ("Scripts/python.exe" if (home / "Scripts").exists() else "bin/python"))
+
+
+def run(session: nox.Session, *args: str) -> None:
+    """Run a module in the shared environment."""
+    session.run(python(session), "-m", *args, external=True)
+
+
+@nox.session(default=False)
+def env(session: nox.Session) -> None:
+    """The environment that the other sessions share; installs only when what it is made from has changed."""
+    sources = [ROOT / CONSTRAINTS, Path(__file__), *[ROOT / folder / "pyproject.toml" for folder in DISTRIBUTIONS]]
+    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    stamp = Path(session.virtualenv.location) / "installed"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    stamp.unlink(missing_ok=True)
+    editable = [word for folder in DISTRIBUTIONS for word in ("-e", f"./{folder}")]
+    session.install("-c", CONSTRAINTS, *DEVELOPMENT, *editable, "torch", "einops")
+    stamp.write_text(wanted)
+
+
+@nox.session(requires=["env"], venv_backend="none")
+@nox.parametrize(
+    "suite, backend", SUITES, ids=[f"{suite}, {backend}" if backend else suite for suite, backend in SUITES]
+)
+def tests(session: nox.Session, suite: str, backend: str) -> None:
+    """Test an adapter over a backend, the core, the vendored files or the tools; pytest arguments after --."""
+    arguments = [argument for argument in session.posargs if argument != "--require-nccl"]
+    if backend == "nccl":
+        count = "import torch; print(torch.cuda.device_count())"
+        found = session.run(python(session), "-c", count, external=True, silent=True)
+        if int(str(found).split()[-1]) < 2:
+            reason = f"needs 2 CUDA devices, found {str(found).split()[-1]}"
+            session.error(reason) if "--require-nccl" in session.posargs else session.skip(reason)
+    if suite == "vendored":
+        run(session, "pytest", "-q", "--vendored", *arguments)
+    else:
+        run(session, "pytest", "-q", "--suite", suite, *(["--backend", backend] if backend else []), *arguments)
+
+
+@nox.session(requires=["env"], venv_backend="none")
+def lint(session: nox.Session) -> None:
+    """Ruff: the linter, and the formatter in check mode."""
+    run(session, "ruff", "check", ".")
+    run(session, "ruff", "format", "--check", ".")
+
+
+@nox.session(requires=["env"], venv_backend="none")
+def types(session: nox.Session) -> None:
+    """Mypy, strict, over the core, the adapters, the tools and the test harness."""
+    run(session, "mypy")
+
+
+@nox.session(requires=["env"], venv_backend="none", default=False)
+def demo(session: nox.Session) -> None:
+    """The main job on one screen: ragged batches through every adapter, gradients against one process."""
+    run(session, "shared_distributed_tools", "demo", *session.posargs)
+
+
+@nox.session(requires=["env"], venv_backend="none", default=False)
+def bench(session: nox.Session) -> None:
+    """Measure the core beside every alternative; --quick takes under 90 seconds."""
+    session.run(python(session), "-m", "pip", "install", "-q", "-c", CONSTRAINTS, *COMPARED, external=True)
+    run(session, "shared_distributed_tools", "bench", *session.posargs)
+
+
+@nox.session(requires=["env"], venv_backend="none", default=False)
+def vendor(session: nox.Session) -> None:
+    """The command line: nox -s vendor -- vendor musiclm ../musiclm-pytorch."""
+    run(session, "shared_distributed_tools", *session.posargs)
+
+
+@nox.session(requires=["env"], venv_backend="none", default=False)
+def downstream(session: nox.Session) -> None:
+    """Try the vendored file in a temporary copy of a checkout: nox -s downstream -- REPO..."""
+    run(session, "shared_distributed_tools.downstream", *session.posargs)
+
+
+@nox.session(default=False)
+def build(session: nox.Session) -> None:
+    """Wheels and sdists of every distribution, installed into a clean environment and imported."""
+    session.install("build", "twine")
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    for folder in DISTRIBUTIONS:
+        session.run("python", "-m", "build", "--outdir", "dist", folder, silent=True)
+    built = sorted(path for path in (ROOT / "dist").iterdir() if path.suffix in (".whl", ".gz"))
+    session.run("twine", "check", "--strict", *map(str, built))
+    session.log("built %s", ", ".join(path.name for path in built))
+
+    with tempfile.TemporaryDirectory() as folder:
+        session.run("python", "-m", "venv", folder)
+        clean = str(Path(folder) / "bin" / "python")
+        wheels = [str(path) for path in built if path.suffix == ".whl"]
+        session.run(clean, "-m", "pip", "install", "-q", "-c", CONSTRAINTS, *wheels, external=True)
+        modules = ["shared_distributed", *[f"{n.replace('-', '_')}_distributed" for n in ADAPTERS]]
+        session.chdir(folder)
+        session.run(clean, "-c", f"import {', '.join(modules)}, shared_distributed_tools", external=True)
+        session.run(clean, "-m", "shared_distributed_tools", "demo", external=True)
