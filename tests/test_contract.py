@@ -263,3 +263,11 @@ def test_plain_gathers_carry_no_gradient(name: str, worlds: Worlds) -> None:
 def test_sizes_come_back_as_a_long_tensor(name: str, sizes: Any, worlds: Worlds) -> None:
     """Given as a list or as any integer tensor, sizes come back as int64."""
     assert worlds.get("gloo", 2).run("ranks.calls:sizes_come_back", name, sizes) == [("torch.int64", [1, 2])] * 2
+
+
+@of_adapter
+def test_the_right_file_is_under_test(name: str, worlds: Worlds, request: pytest.FixtureRequest) -> None:
+    """With --vendored the ranks load the rendered file, and there is no core; else the package, which needs it."""
+    vendored = request.config.getoption("--vendored")
+    expected = (f"{name.replace('-', '_')}_distributed.py", False) if vendored else ("__init__.py", True)
+    assert worlds.get("gloo", 2).run("ranks.calls:in_use", name) == [expected] * 2

@@ -13,7 +13,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, Tensor):
             return NotImplemented
-        flat = obj.detach().cpu().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+        plain = obj.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        flat = plain.view(-1).view(torch.uint8)
         return _rebuild, (bytes(flat.tolist()), obj.dtype, tuple(obj.shape))
 
 

@@ -6,16 +6,21 @@ import os
 import pickle
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-import shared_distributed as core
 from harness.worker import device, join_group, place
 from oracle import values
 from ranks.gather import gather_by
+
+
+def core() -> Any:
+    """The core, imported when asked for: the vendored files are tested where there is none."""
+    return importlib.import_module("shared_distributed")
 
 
 class Outcome(NamedTuple):
@@ -62,7 +67,7 @@ def call_reduce_scatter(shapes: list[tuple[int, ...]], sizes: list[Any], dim: in
     rank = dist.get_rank()
     os.environ["SHARED_DISTRIBUTED_CHECK"] = "1" if check else "0"
     x = values(rank, shapes[rank], "float32").to(device())
-    outcome = attempt(lambda: core.reduce_scatter(x, dim, sizes=sizes[rank]))
+    outcome = attempt(lambda: core().reduce_scatter(x, dim, sizes=sizes[rank]))
     os.environ["SHARED_DISTRIBUTED_CHECK"] = "0"
     return outcome
 
@@ -70,24 +75,24 @@ def call_reduce_scatter(shapes: list[tuple[int, ...]], sizes: list[Any], dim: in
 def call_helper(name: str, specs: list[dict[str, Any]], **kwargs: Any) -> Outcome:
     """One of the core's helpers, on a tensor of each rank's own."""
     spec = specs[dist.get_rank()]
-    return attempt(lambda: getattr(core, name)(make_tensor(spec), **spec.get("kwargs", {})))
+    return attempt(lambda: getattr(core(), name)(make_tensor(spec), **spec.get("kwargs", {})))
 
 
 def different_operations() -> Outcome:
     x = torch.ones(2, 3, device=device())
-    return attempt(lambda: core.all_gather(x) if dist.get_rank() else core.gather_sizes(x, dim=0))
+    return attempt(lambda: core().all_gather(x) if dist.get_rank() else core().gather_sizes(x, dim=0))
 
 
 def different_grad(grads: list[str]) -> Outcome:
     x = torch.ones(2, 3, device=device())
-    return attempt(lambda: core.all_gather(x, grad=grads[dist.get_rank()])[1])  # type: ignore[arg-type]
+    return attempt(lambda: core().all_gather(x, grad=grads[dist.get_rank()])[1])  # type: ignore[arg-type]
 
 
 def different_grad_mode(wants: list[bool], enabled: list[bool], grad: str) -> Outcome:
     rank = dist.get_rank()
     x = torch.ones(2, 3, device=device(), requires_grad=wants[rank])
     with torch.set_grad_enabled(enabled[rank]):
-        return attempt(lambda: core.all_gather(x, grad=grad)[0].requires_grad)  # type: ignore[arg-type]
+        return attempt(lambda: core().all_gather(x, grad=grad)[0].requires_grad)  # type: ignore[arg-type]
 
 
 def some_want_the_gradient(subject: str, wants: list[bool]) -> tuple[bool, list[float] | None]:
@@ -252,3 +257,8 @@ def sizes_come_back(name: str, sizes: Any) -> tuple[str, list[int]]:
     given = torch.tensor(sizes, dtype=torch.int32) if isinstance(sizes, tuple) else sizes
     back = adapter(name).all_gather_variable_dim(x, 0, given)[1]
     return str(back.dtype), back.tolist()
+
+
+def in_use(name: str) -> tuple[str, bool]:
+    """Which file an adapter was loaded from, and whether the core can be imported beside it."""
+    return Path(adapter(name).__file__).name, attempt(core).error == ""

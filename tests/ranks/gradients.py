@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-import shared_distributed as core
 from harness.worker import device
 from oracle import upstream, values
+from ranks.calls import core
 from ranks.gather import gather_by
 
 
@@ -54,7 +54,7 @@ def global_function(subject: str, sizes: tuple[int, ...], dim: int) -> tuple[Cal
         mine = _Replicate.apply(whole)
         weight = upstream(rank, whole.shape, "float64").to(device()) + 0.5
         if gather is None:
-            part = core.reduce_scatter((mine * weight) ** 2, dim, sizes=sizes)
+            part = core().reduce_scatter((mine * weight) ** 2, dim, sizes=sizes)
             padded = torch.zeros_like(whole).narrow(dim, start, sizes[rank])
             spread = torch.cat(
                 [

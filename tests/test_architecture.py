@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""The house: imports point one way, versions and licences are one, each adapter is small."""
+
+import ast
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CORE = ROOT / "shared/distributed"
+ADAPTERS = sorted((ROOT / "packages").iterdir())
+TOOLS = ROOT / "tools"
+DISTRIBUTIONS = [CORE, *ADAPTERS, TOOLS]
+ADAPTER_MODULES = {f"{folder.name.replace('-', '_')}_distributed" for folder in ADAPTERS}
+
+# how data flows through the core: a module imports only what stands before it
+ORDER = ["_errors", "_world", "_compile", "_sizes", "_transport", "_agreement", "_autograd", "_module", "_helpers"]
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports, with relative ones as they are written."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add("." * node.level + (node.module or ""))
+    return found
+
+
+def top_level(path: Path) -> set[str]:
+    return {name.partition(".")[0] for name in imports(path)}
+
+
+def test_the_core_imports_no_adapter_and_no_tool() -> None:
+    """Imports point one way: tools -> packages -> shared."""
+    for path in (CORE / "src").rglob("*.py"):
+        assert not top_level(path) & {*ADAPTER_MODULES, "shared_distributed_tools"}, path
+
+
+def test_an_adapter_imports_the_core_only() -> None:
+    """No adapter knows another one, or the tools."""
+    for folder in ADAPTERS:
+        for path in (folder / "src").rglob("*.py"):
+            assert not top_level(path) & ({*ADAPTER_MODULES, "shared_distributed_tools"}), path
+            assert top_level(path) <= {"collections", "functools", "typing", "torch", "shared_distributed"}, path
+
+
+def test_the_core_flows_one_way() -> None:
+    """No module of the core reaches back up."""
+    modules = {path.stem: path for path in (CORE / "src/shared_distributed").glob("_*.py") if path.stem != "__init__"}
+    assert sorted(modules) == sorted(ORDER)
+    for name, path in modules.items():
+        below = {f".{other}" for other in ORDER[: ORDER.index(name)]}
+        assert {i for i in imports(path) if i.startswith(".")} <= below, path
+
+
+def test_top_level_names_of_the_core_are_unique() -> None:
+    """The vendored file holds them in one namespace."""
+    names = [
+        (node.name, path.stem)
+        for path in (CORE / "src/shared_distributed").glob("_*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    ]
+    for (a, one), (b, other) in itertools.combinations(names, 2):
+        assert a != b, f"{a} stands in {one} and in {other}"
+
+
+@pytest.mark.parametrize("folder", ADAPTERS, ids=lambda folder: folder.name)
+def test_an_adapter_fits_on_a_screen(folder: Path) -> None:
+    """About sixty lines of code; what grows beyond belongs in the core."""
+    (path,) = (folder / "src").rglob("*.py")
+    code = [line for line in path.read_text().splitlines() if line.strip() and not line.strip().startswith("#")]
+    assert len(code) <= 65, len(code)
+
+
+def test_one_version_for_all() -> None:
+    """Every distribution has the same version, and asks for the core of that version."""
+    versions = {re.search(r'^version = "(.+)"', (d / "pyproject.toml").read_text(), re.M)[1] for d in DISTRIBUTIONS}  # type: ignore[index]
+    assert len(versions) == 1
+    assert f"## [{versions.pop()}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_distribution_carries_the_licence() -> None:
+    """The same text everywhere, declared by its SPDX name, and typed."""
+    for folder in DISTRIBUTIONS:
+        assert (folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+        assert 'license = "MIT"' in (folder / "pyproject.toml").read_text()
+        assert list((folder / "src").glob("*/py.typed"))
+
+
+def test_every_file_says_its_licence() -> None:
+    """An SPDX line opens every source file."""
+    for path in [
+        *ROOT.glob("*.py"),
+        *itertools.chain(*[(ROOT / d).rglob("*.py") for d in ("shared", "packages", "tools", "tests")]),
+    ]:
+        assert path.read_text().startswith("# SPDX-License-Identifier: MIT\n"), path
+
+
+def test_every_test_says_what_it_states() -> None:
+    """A docstring each."""
+    for path in Path(__file__).parent.glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                assert ast.get_docstring(node), f"{path.name}: {node.name}"
+
+
+def test_nothing_else_grows_at_the_top() -> None:
+    """The top level holds what it should, and nothing more."""
+    allowed = {
+        "noxfile.py", "packages", "shared", "tests", "tools", "README.md", "pyproject.toml", "LICENSE", "CHANGELOG.md",
+        "CONTRIBUTING.md", ".ci", ".github", ".git", ".gitignore", ".gitattributes", "dist",
+    }  # fmt: skip
+    caches = {".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "__pycache__", ".venv"}
+    assert {path.name for path in ROOT.iterdir()} <= allowed | caches
