@@ -80,8 +80,8 @@ def test_grids() -> None:
     assert {point.world for point in full_grid([4])} == {4}
 
 
-def test_largest_size_is_not_measured_twice() -> None:
-    """At 32 MiB the own-slice backward and the adapters would repeat what forward and the core say."""
+def test_large_sizes_are_not_measured_twice() -> None:
+    """The own-slice backward from 4 MiB, and adapters at 32 MiB, would repeat what forward and the core say."""
     large = Point(2, "mild", 32 * MIB, 0)
     assert steps([TINY, large], ("forward", "local")) == [(TINY, "forward"), (TINY, "local"), (large, "forward")]
     both = [[c.takes_part("forward", point) for point in (TINY, large)] for c in contenders.CONTENDERS]

@@ -99,11 +99,11 @@ def _musiclm(task: Task) -> Function:
 
 
 def _spear_tts(task: Task) -> Function:
-    return lambda x: spear_tts_distributed.all_gather(x, task.dim, None)[0]  # type: ignore[no-untyped-call]
+    return lambda x: spear_tts_distributed.all_gather(x, task.dim, None)[0]
 
 
 def _mirasol(task: Task) -> Function:
-    return lambda x: mirasol_distributed.all_gather(x, task.dim, None)[0]  # type: ignore[no-untyped-call]
+    return lambda x: mirasol_distributed.all_gather(x, task.dim, None)[0]
 
 
 def _st_moe(task: Task) -> Function:
@@ -114,7 +114,7 @@ def _st_moe(task: Task) -> Function:
 def _baseline(task: Task) -> Function:
     if task.mode == "backward":
         return lambda gradient: baseline.all_reduce_and_slice(gradient, task.dim, list(task.sizes))
-    return lambda x: baseline.PadAndGather.apply(x, task.dim, task.mode == "sum")  # type: ignore[no-untyped-call]
+    return lambda x: baseline.PadAndGather.apply(x, task.dim, task.mode == "sum")
 
 
 def _torchmetrics(task: Task) -> Function:
@@ -165,7 +165,7 @@ def _functional(task: Task) -> Function:
 def _raw(task: Task) -> Function:
     if task.mode == "backward":
         return lambda gradient: limit.sum_own(gradient, task.dim, task.sizes)
-    return lambda x: limit.RawExchange.apply(x, task.dim, task.sizes)  # type: ignore[no-untyped-call]
+    return lambda x: limit.RawExchange.apply(x, task.dim, task.sizes)
 
 
 def _memcpy(task: Task) -> Function:

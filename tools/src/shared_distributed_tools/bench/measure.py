@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .cases import MEMORY_AT, Mode, Point
+from .cases import MEMORY_AT, MEMORY_UP_TO_WORLD, Mode, Point
 from .contenders import CONTENDERS, Function, Task
 from .memory import peak_bytes
 
@@ -68,7 +68,7 @@ def measure(point: Point, mode: Mode, budget: float) -> list[Timing]:
         if not torch.equal(answer, right):
             msg = f"{name} gives a wrong answer at {point}, {mode}, on rank {dist.get_rank()}"
             raise AssertionError(msg)
-    with_memory = mode == "forward" and point.mean_bytes == MEMORY_AT
+    with_memory = mode == "forward" and point.mean_bytes == MEMORY_AT and point.world <= MEMORY_UP_TO_WORLD
     peaks = {name: _peak(call, data_of(point)) for name, call in calls.items()} if with_memory else {}
     del answer
     times = _time_interleaved(list(calls.values()), [row[0] for row in _slowest(first)], budget)
