@@ -14,7 +14,7 @@ nox.options.error_on_missing_interpreters = True
 ROOT = Path(__file__).parent
 ADAPTERS = ["musiclm", "spear-tts", "mirasol", "st-moe"]
 DISTRIBUTIONS = ["shared/distributed", *[f"packages/{name}" for name in ADAPTERS], "tools"]
-DEVELOPMENT = ["nox", "pytest", "hypothesis", "ruff", "mypy", "hatchling"]
+DEVELOPMENT = ["nox", "numpy", "pytest", "hypothesis", "ruff", "mypy", "hatchling"]
 COMPARED = ["torchmetrics", "accelerate", "matplotlib"]  # what the benchmark compares with, and draws with
 CONSTRAINTS = "tests/constraints.txt"
 

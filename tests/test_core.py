@@ -24,6 +24,7 @@ def test_exported_names() -> None:
         "StaleAnswerWarning",
         "agree",
         "all_gather",
+        "all_gather_async",
         "all_gather_same_dim",
         "all_gather_variable_dim",
         "gather_sizes",
@@ -205,6 +206,54 @@ def test_a_skewed_sum_is_shared_out(worlds: Worlds) -> None:
     for rank, (_, returned) in enumerate(worlds.get("gloo", 4).run("ranks.core:counted", "core sum", case)):
         taken = sum(nbytes for name, nbytes, _ in returned if name == "irecv")
         assert taken <= 3 / 4 * total + sizes[rank] * 16 * 4 + 64
+
+
+# ------------------------------------------------------------------ several tensors, and asynchronously
+
+
+def test_several_tensors_share_one_exchange(worlds: Worlds) -> None:
+    """A dict, list or tuple of tensors: one header for all, one transfer each, gradients where any rank wants them."""
+    from ranks.core import parts_of_a_batch
+
+    sizes = (2, 0, 3)
+    expected = [parts_of_a_batch(rank, n) for rank, n in enumerate(sizes)]
+    for rank, seen in enumerate(worlds.get("gloo", 3).run("ranks.core:several", sizes)):
+        for name, tensor in seen["gathered"].items():
+            assert same(tensor, torch.cat([part[name] for part in expected]))
+        assert seen["sizes"] == sizes
+        assert seen["calls"] == (["all_to_all_single"] * 4, ["all_to_all_single"] * 3)
+        assert seen["containers"] == ("dict", "list", "tuple")
+        assert seen["equal"]
+        assert seen["requires_grad"] == [True, False, True]
+        embeddings, other = seen["gradients"]
+        assert embeddings.tolist() == [[6.0] * 3] * sizes[rank]
+        assert (other is None) == (rank != 0)
+        assert rank != 0 or other.tolist() == [[[5.0] * 2] * 2] * sizes[rank]
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "words"),
+    [
+        ("sizes", "BadInputError", "tensor 1 of shape (7, 3) has size 7, tensor 0 has 2"),
+        ("second dtype", "DisagreementError", "all_gather(2:"),
+        ("second shape", "DisagreementError", "all_gather(2:"),
+        ("count", "DisagreementError", "all_gather(2:"),
+        ("empty", "BadInputError", "no tensor in the container"),
+    ],
+)
+def test_several_tensors_that_clash_raise_everywhere(how: str, error: str, words: str, worlds: Worlds) -> None:
+    """What differs in any of the tensors is found in the one exchange."""
+    outcomes = worlds.get("gloo", 2).run("ranks.core:several_that_clash", how)
+    assert [outcome.error for outcome in outcomes] == [error] * 2
+    assert outcomes[0].message == outcomes[1].message
+    assert words in outcomes[0].message
+
+
+@pytest.mark.parametrize("rows", [2, 200_000], ids=["small", "large"])
+def test_an_asynchronous_gather_keeps_its_gradient(rows: int, backend: str, worlds: Worlds) -> None:
+    """Started in one order, waited for in another; values and gradients as ever."""
+    for seen in worlds.get(backend, 3).run("ranks.core:asynchronously", rows):
+        assert seen == {"values": True, "sizes": True, "gradient": True, "requires_grad": (True, False)}
 
 
 # ------------------------------------------------------------------ groups

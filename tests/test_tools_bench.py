@@ -191,7 +191,7 @@ def test_one_slow_point_is_found() -> None:
     record.timings[where, "forward"]["accelerate"] = Timing("accelerate", 0.5, 0.5, 3, None)
     bar = bar_named(judge(record), "forward: never slower")
     assert bar.verdict == "not met, by 50%"
-    assert "accelerate at W 4, mild, 256 KiB, dim 1" in bar.measured
+    assert "accelerate at W 4, mild, 256 KiB, dim 1; slower in 1 of 264 pairs" in bar.measured
 
 
 def test_noise_excuses_a_slow_point() -> None:

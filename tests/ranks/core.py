@@ -169,3 +169,82 @@ def in_subgroup(members: list[int]) -> Any:
         "split": core.split_by_rank(tuple(torch.full((i,), i) for i in range(len(members))), group=group)[0].tolist(),
         "scattered": core.reduce_scatter(torch.ones(sum(sizes)), sizes=sizes, group=group).tolist(),
     }
+
+
+# ------------------------------------------------------------------ several tensors, and asynchronously
+
+
+def parts_of_a_batch(rank: int, rows: int) -> dict[str, Tensor]:
+    """Embeddings, labels and a mask: one number of rows, three dtypes, two ranks of tensor."""
+    return {
+        "embeddings": values(rank, (rows, 3), "float32"),
+        "labels": values(rank, (rows,), "int64"),
+        "other": values(rank + 1, (rows, 2, 2), "float64"),
+    }
+
+
+def several(sizes: tuple[int, ...]) -> dict[str, Any]:
+    """A dict, a list and a tuple of tensors; collectives of the dict's gather; gradients of two of its parts."""
+    rank = dist.get_rank()
+    batch = {name: part.to(device()) for name, part in parts_of_a_batch(rank, sizes[rank]).items()}
+    with watched() as calls_with_sizes:
+        core.all_gather(batch, sizes=sizes)
+    batch["embeddings"].requires_grad_()
+    if rank == 0:
+        batch["other"].requires_grad_()  # the other ranks stand in
+    with watched() as calls:
+        gathered, found = core.all_gather(batch)
+    loss = (rank + 1) * gathered["embeddings"].sum()
+    if rank == 1:  # only one rank's loss looks at this part
+        loss = loss + 5 * gathered["other"].sum()
+    loss.backward()
+    listed, _ = core.all_gather(list(batch.values()))
+    paired, _ = core.all_gather(tuple(batch.values()), grad="local")
+    return {
+        "gathered": {name: t.detach() for name, t in gathered.items()},
+        "sizes": found,
+        "calls": ([name for name, *_ in calls], [name for name, *_ in calls_with_sizes]),
+        "containers": (type(gathered).__name__, type(listed).__name__, type(paired).__name__),
+        "equal": all(
+            torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(gathered.values(), listed, paired, strict=True)
+        ),
+        "requires_grad": [t.requires_grad for t in gathered.values()],
+        "gradients": [batch["embeddings"].grad, batch["other"].grad],
+    }
+
+
+def several_that_clash(how: str) -> Any:
+    from ranks.calls import attempt
+
+    rank = dist.get_rank()
+    a, b = torch.ones(rank + 1, 2), torch.ones(rank + 1, 3)
+    if how == "sizes" and rank:
+        b = torch.ones(7, 3)
+    if how == "second dtype" and rank:
+        b = b.double()
+    if how == "second shape" and rank:
+        b = torch.ones(rank + 1, 4)
+    if how == "count" and rank:
+        return attempt(lambda: core.all_gather([a])[1])
+    if how == "empty" and rank:
+        return attempt(lambda: core.all_gather([])[1])
+    return attempt(lambda: core.all_gather([a, b])[1])
+
+
+def asynchronously(rows: int) -> dict[str, Any]:
+    """Two gathers started before either is waited for, the second one first; with gradients."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    sizes = [rows * (r + 1) for r in range(world)]
+    x = values(rank, (sizes[rank], 2), "float32").to(device()).requires_grad_()
+    y = values(rank + 7, (sizes[rank], 3), "float32").to(device())
+    first, second = core.all_gather_async(x, sizes=sizes), core.all_gather_async(y, sizes=sizes)
+    (b, _), (a, found) = second.wait(), first.wait()
+    (gradient,) = torch.autograd.grad((a * (rank + 1)).sum(), x)
+    expected_a = torch.cat([values(r, (n, 2), "float32") for r, n in enumerate(sizes)])
+    expected_b = torch.cat([values(r + 7, (n, 3), "float32") for r, n in enumerate(sizes)])
+    return {
+        "values": torch.equal(a.cpu(), expected_a) and torch.equal(b.cpu(), expected_b),
+        "sizes": found == tuple(sizes),
+        "gradient": bool((gradient == sum(range(1, world + 1))).all()),
+        "requires_grad": (a.requires_grad, b.requires_grad),
+    }

@@ -36,7 +36,8 @@ def syncs_on_cuda(world: int, rank: int) -> dict[str, Any]:
         for grad in ("sum", "local"):
             out, _ = core.all_gather(x, sizes=sizes, grad=grad)  # type: ignore[arg-type]
             # autograd itself cannot run on CUDA tensors of a CPU build: its backwards are called by hand
-            gradient = autograd._Gather.backward(SimpleNamespace(dim=0, sizes=sizes, grad=grad, group=None), out)[0]
+            ctx = SimpleNamespace(dims=[0], sizes=sizes, grad=grad, group=None, needs_input_grad=[False] * 5 + [True])
+            gradient = autograd._Gather.backward(ctx, out)[-1]
             seen[grad] = (tuple(out.shape), out.device.type, tuple(gradient.shape), gradient.device.type)
         seen["reads with sizes known"] = len(reads)
         _, as_tensor = core.all_gather_variable_dim(x, sizes=sizes)

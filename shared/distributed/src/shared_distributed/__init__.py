@@ -2,7 +2,7 @@
 """A differentiable all-gather for tensors whose size along one dimension differs from rank to rank."""
 
 from ._agreement import agree
-from ._autograd import all_gather, reduce_scatter
+from ._autograd import all_gather, all_gather_async, reduce_scatter
 from ._errors import BadInputError, DisagreementError, GatherError, StaleAnswerWarning
 from ._helpers import (
     all_gather_same_dim,
@@ -27,6 +27,7 @@ __all__ = [
     "StaleAnswerWarning",
     "agree",
     "all_gather",
+    "all_gather_async",
     "all_gather_same_dim",
     "all_gather_variable_dim",
     "gather_sizes",

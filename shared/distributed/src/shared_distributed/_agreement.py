@@ -11,8 +11,9 @@ variable SHARED_DISTRIBUTED_CHECK=1, set on every rank, turns the exchange on fo
 
 import os
 import struct
-from functools import lru_cache
-from operator import index
+from collections.abc import Sequence
+from functools import lru_cache, reduce
+from operator import index, or_
 from typing import NamedTuple
 from zlib import crc32
 
@@ -30,7 +31,7 @@ MAX_DIMS = 24
 
 # a header: [flags, dim, ndim, crc of the sizes given, 8 ints of text, then the shape or a problem as text]
 _KIND, _BODY = 4, 12
-_BAD, _WANTS_GRAD, _GRAD_MODE = 1, 2, 4
+_BAD, _GRAD_MODE, _WANTS_GRAD = 1, 2, 2  # bit 0, bit 1, all bits from 2 up
 _NO_DIM = -1
 
 
@@ -41,13 +42,13 @@ class Claim(NamedTuple):
     shape: tuple[int, ...] = ()
     dim: int | None = None
     sizes: tuple[int, ...] | None = None
-    wants_grad: bool = False
+    wants_grad: int = 0  # a bit for each tensor
     grad_mode: bool = True
     problem: str = ""
 
     def header(self) -> list[int]:
         """The claim as a row of int64, equally wide on every rank."""
-        flags = _BAD * bool(self.problem) + _WANTS_GRAD * self.wants_grad + _GRAD_MODE * self.grad_mode
+        flags = _BAD * bool(self.problem) + _GRAD_MODE * self.grad_mode + (self.wants_grad << _WANTS_GRAD)
         dim = _NO_DIM if self.dim is None else self.dim
         crc = 0 if self.sizes is None else 1 + crc32(repr(self.sizes).encode())
         shape = (*self.shape, *[0] * (MAX_DIMS - len(self.shape)))
@@ -69,20 +70,37 @@ def agree(
     Where gradients are summed, a rank whose input needs none takes part in the backward all the same
     if any other rank's does: a detached input that requires grad stands in for its own.
     """
+    (x,), (dim,), agreed = agree_on_all(op, (x,), dim, sizes, grad=grad, group=group)
+    return x, dim, agreed
+
+
+def agree_on_all(
+    op: str,
+    xs: Sequence[Tensor],
+    dim: int | None,
+    sizes: Sizes | None,
+    *,
+    grad: str = "local",
+    group: ProcessGroup | None = None,
+) -> tuple[list[Tensor], list[int], tuple[int, ...]]:
+    """The same for several tensors of one size along dim, in one exchange."""
     if is_compiling():
-        return _agree_while_compiling(op, x, dim or 0, sizes, grad, group)
+        return _agree_while_compiling(op, xs, dim or 0, sizes, grad, group)
     rank, world = rank_and_world_or_alone(group)
-    claim = _examine(op, x, dim, sizes, grad, rank, world, group)
-    agreed = claim.sizes
+    claims = [_examine(op, x, dim, sizes, grad, rank, world, group) for x in xs]
+    claim = claims[0] if len(claims) == 1 else _join(op, claims)
+    agreed, xs = claim.sizes, list(xs)
     if world > 1 and (sizes is None or os.environ.get("SHARED_DISTRIBUTED_CHECK", "0") != "0"):
-        everyones_size, any_wants_grad = exchange(claim, world, group, summed=grad == "sum")
+        everyones_size, wanted = exchange(claim, world, group, summed=grad == "sum")
         agreed = everyones_size if agreed is None else agreed
-        if grad == "sum" and any_wants_grad and not x.requires_grad:
-            x = x.detach().requires_grad_()
+        if grad == "sum":
+            xs = [
+                x.detach().requires_grad_() if wanted >> i & 1 and not x.requires_grad else x for i, x in enumerate(xs)
+            ]
     elif claim.problem:
         raise BadInputError(_bad_input(op, {rank: claim.problem}, world))
-    front = claim.dim or 0
-    return x, front, tuple(x.shape[front : front + 1]) if agreed is None else agreed
+    dims = [each.dim or 0 for each in claims]
+    return xs, dims, tuple(xs[0].shape[dims[0] : dims[0] + 1]) if agreed is None else agreed
 
 
 def agree_on_sizes(x: Tensor, dim: int, group: ProcessGroup | None = None) -> tuple[int, ...]:
@@ -96,8 +114,8 @@ def agree_on_sizes(x: Tensor, dim: int, group: ProcessGroup | None = None) -> tu
 
 def exchange(
     claim: Claim, world: int, group: ProcessGroup | None, *, summed: bool = False
-) -> tuple[tuple[int, ...], bool]:
-    """Every rank's size along dim, and whether any wants the gradient; one error on all if claims clash."""
+) -> tuple[tuple[int, ...], int]:
+    """Every rank's size along dim, and whose gradient any wants; one error on all if claims clash."""
     rows = exchange_header(claim.header(), group)
     problems = {rank: _ints_to_text(row[_BODY:]) for rank, row in enumerate(rows) if row[0] & _BAD}
     if problems:
@@ -109,7 +127,7 @@ def exchange(
         lines.append("Ranks may differ in their size along dim, and in nothing else.")
         raise DisagreementError(f"{_op_of(rows[0])}: " + "\n".join(lines))
 
-    wanting = [rank for rank, row in enumerate(rows) if row[0] & _WANTS_GRAD]
+    wanting = [rank for rank, row in enumerate(rows) if row[0] >> _WANTS_GRAD]
     without = [rank for rank, row in enumerate(rows) if not row[0] & _GRAD_MODE]
     if summed and wanting and without:
         msg = (
@@ -118,7 +136,8 @@ def exchange(
             "Make them alike on every rank, or use grad='local'."
         )
         raise DisagreementError(msg)
-    return tuple(n for row in rows for n in row[ragged : ragged + 1]), bool(wanting)
+    wanted = reduce(or_, (row[0] >> _WANTS_GRAD for row in rows))
+    return tuple(n for row in rows for n in row[ragged : ragged + 1]), wanted
 
 
 def _examine(
@@ -144,7 +163,24 @@ def _examine(
         return Claim(op, problem=str(error))
     grad_mode = torch.is_grad_enabled()
     kind = f"{op} {grad} {str(x.dtype).removeprefix('torch.')} {x.device.type}"
-    return Claim(kind, tuple(x.shape), dim, given, x.requires_grad and grad_mode, grad_mode)
+    return Claim(kind, tuple(x.shape), dim, given, int(x.requires_grad and grad_mode), grad_mode)
+
+
+def _join(op: str, claims: list[Claim]) -> Claim:
+    """The claim for several tensors: the first one's, with a checksum of the others."""
+    if not claims:
+        return Claim(op, problem="there is no tensor in the container")
+    first = claims[0]
+    for i, claim in enumerate(claims):
+        if claim.problem:
+            return Claim(op, problem=f"tensor {i}: {claim.problem}")
+        if claim.shape[claim.dim or 0] != first.shape[first.dim or 0]:
+            sizes = f"{claim.shape[claim.dim or 0]}, tensor 0 has {first.shape[first.dim or 0]}"
+            return Claim(op, problem=f"tensor {i} of shape {claim.shape} has size {sizes} along the gathered dim")
+    others = [(c.kind, c.dim, c.shape[: c.dim], c.shape[(c.dim or 0) + 1 :]) for c in claims[1:]]
+    crc = crc32(repr(others).encode())
+    kind = first.kind.replace(op, f"{op}({len(claims)}:{crc:08x})", 1)
+    return first._replace(kind=kind, wants_grad=sum(claim.wants_grad << i for i, claim in enumerate(claims)))
 
 
 def _check_tensor(x: Tensor, world: int, group: ProcessGroup | None) -> None:
@@ -216,18 +252,19 @@ def _ints_to_text(ints: list[int]) -> str:
 
 
 def _agree_while_compiling(
-    op: str, x: Tensor, dim: int, sizes: Sizes | None, grad: str, group: ProcessGroup | None
-) -> tuple[Tensor, int, tuple[int, ...]]:
-    """The same exchange, as one opaque operator.
+    op: str, xs: Sequence[Tensor], dim: int, sizes: Sizes | None, grad: str, group: ProcessGroup | None
+) -> tuple[list[Tensor], list[int], tuple[int, ...]]:
+    """The same exchange, as one opaque operator, for the first tensor; the others must fit its sizes.
 
     No input is replaced here: where some ranks want the gradient and one does not, all are told.
     """
     rank, world = rank_and_world_or_alone(group)
-    dim = _dim_from_front(dim, x)
+    x, dims = xs[0], [_dim_from_front(dim, x) for x in xs]
+    dim = dims[0]
     if world == 1:
-        return x, dim, (x.shape[dim],)
+        return list(xs), dims, (x.shape[dim],)
     if sizes is None:
-        wants_grad = x.requires_grad and torch.is_grad_enabled()
+        wants_grad = any(x.requires_grad for x in xs) and torch.is_grad_enabled()
         sizes = _sizes_operator(x.detach(), op, dim, grad, wants_grad, name_of_group(group))
     agreed = list(ints_of(sizes))
     if len(agreed) != world:
@@ -238,14 +275,14 @@ def _agree_while_compiling(
         if op != "reduce_scatter":
             torch._check(agreed[rank] == x.shape[dim])
             agreed[rank] = x.shape[dim]
-    return x, dim, tuple(agreed)
+    return list(xs), dims, tuple(agreed)
 
 
 def _agreed_sizes(x: Tensor, op: str, dim: int, grad: str, wants_grad: bool, group_name: str) -> Tensor:
     group = group_from_name(group_name)
     rank, world = rank_and_world_or_alone(group)
     claim = _examine(op, x, dim, None, grad, rank, world, group)
-    claim = claim._replace(wants_grad=wants_grad, grad_mode=wants_grad)
+    claim = claim._replace(wants_grad=int(wants_grad), grad_mode=wants_grad)
     return torch.tensor(exchange(claim, world, group, summed=grad == "sum")[0])
 
 

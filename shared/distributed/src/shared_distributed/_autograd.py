@@ -1,32 +1,36 @@
 # SPDX-License-Identifier: MIT
 """How gradients flow: gather and reduce-scatter, each the other's backward."""
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from torch import Tensor
 from torch.autograd import Function
 from torch.distributed import ProcessGroup
 
-from ._agreement import agree
+from ._agreement import agree, agree_on_all
 from ._sizes import RowLayout, Sizes
-from ._transport import gather_rows, sum_rows
-from ._world import is_distributed
+from ._transport import Transfer, gather_rows, sum_rows
+from ._world import is_compiling, is_distributed
+
+T = TypeVar("T", Tensor, list[Tensor], tuple[Tensor, ...], dict[str, Tensor])
 
 
 def all_gather(
-    x: Tensor,
+    x: T,
     dim: int = 0,
     *,
     sizes: Sizes | None = None,
     grad: Literal["sum", "local"] = "sum",
     group: ProcessGroup | None = None,
-) -> tuple[Tensor, tuple[int, ...]]:
+) -> tuple[T, tuple[int, ...]]:
     """Gather tensors whose size along `dim` differs from rank to rank; differentiable.
 
         (… n_r …) on rank r  ->  (… sum(n) …) on every rank, and the sizes (n_0, …, n_W-1)
 
     Args:
-        x: any dense tensor; all ranks agree on dtype and on every dimension but `dim`.
+        x: any dense tensor; all ranks agree on dtype and on every dimension but `dim`. Or a list, tuple
+            or dict of tensors with one size along `dim`: one size exchange for all, and their transfers
+            overlap.
         dim: where to concatenate; may be negative.
         sizes: every rank's size along `dim`, if known. Saves the size exchange, and with it the
             check that the ranks' calls fit together (see `SHARED_DISTRIBUTED_CHECK` in the README).
@@ -40,11 +44,51 @@ def all_gather(
     >>> sizes
     (3,)
     """
-    x, dim, agreed = agree("all_gather", x, dim, sizes, grad=grad, group=group)
-    if not is_distributed(group):
-        return x, agreed
-    gathered: Tensor = _Gather.apply(x, dim, agreed, grad, group)
-    return gathered, agreed
+    return all_gather_async(x, dim, sizes=sizes, grad=grad, group=group).wait()
+
+
+def all_gather_async(
+    x: T,
+    dim: int = 0,
+    *,
+    sizes: Sizes | None = None,
+    grad: Literal["sum", "local"] = "sum",
+    group: ProcessGroup | None = None,
+) -> "Gathering[T]":
+    """Start an `all_gather`, and go on; `wait()` on what it returns gives the same result, with its gradient.
+
+    Until then `x` must not be written to. Every rank starts its gathers in the same order.
+
+    >>> gathering = all_gather_async(torch.ones(3, 2))
+    >>> gathered, sizes = gathering.wait()
+    """
+    return Gathering(x, dim, sizes, grad, group)
+
+
+class Gathering(Generic[T]):
+    """An `all_gather` under way."""
+
+    def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: ProcessGroup | None) -> None:
+        self._x: Any = x
+        self._grad, self._group = grad, group
+        tensors = list(x.values()) if isinstance(x, dict) else list(x) if isinstance(x, (list, tuple)) else [x]
+        self._tensors, self._dims, self._sizes = agree_on_all("all_gather", tensors, dim, sizes, grad=grad, group=group)
+        self._transfers: list[Transfer] | None = None
+        if is_distributed(group) and not is_compiling():
+            calls = zip(self._tensors, self._dims, strict=True)
+            self._transfers = [Transfer(tensor, front, self._sizes, group) for tensor, front in calls]
+
+    def wait(self) -> tuple[T, tuple[int, ...]]:
+        """The gathered tensor, or tensors in a container like the one passed in, and the sizes."""
+        if not is_distributed(self._group):
+            return self._x, self._sizes
+        how = (self._dims, self._sizes, self._grad, self._group, self._transfers)
+        gathered: Any = _Gather.apply(*how, *self._tensors)
+        if isinstance(self._x, Tensor):
+            return gathered[0], self._sizes
+        if isinstance(self._x, dict):
+            gathered = zip(self._x, gathered, strict=True)
+        return type(self._x)(gathered), self._sizes
 
 
 def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: ProcessGroup | None = None) -> Tensor:
@@ -65,18 +109,39 @@ def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: ProcessGroup
 
 
 class _Gather(Function):
+    # one Function for all tensors of a call: autograd's zeros stand in for those that a rank's loss leaves
+    # out, so that every rank enters the same collectives in the same order
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, sizes: tuple[int, ...], grad: str, group: ProcessGroup | None) -> Tensor:
-        ctx.dim, ctx.sizes, ctx.grad, ctx.group = dim, sizes, grad, group
-        return gather_rows(x, dim, sizes, group)
+    def forward(
+        ctx: Any,
+        dims: list[int],
+        sizes: tuple[int, ...],
+        grad: str,
+        group: ProcessGroup | None,
+        transfers: list[Transfer] | None,
+        *xs: Tensor,
+    ) -> tuple[Tensor, ...]:
+        ctx.dims, ctx.sizes, ctx.grad, ctx.group = dims, sizes, grad, group
+        if transfers is None:
+            gathered = tuple(gather_rows(x, dim, sizes, group) for x, dim in zip(xs, dims, strict=True))
+        else:
+            gathered = tuple(transfer.wait() for transfer in transfers)
+        ctx.mark_non_differentiable(
+            *[y for y, wanted in zip(gathered, ctx.needs_input_grad[5:], strict=True) if not wanted]
+        )
+        return gathered
 
     @staticmethod
-    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        if ctx.grad == "local":
-            own = RowLayout(ctx.sizes, group=ctx.group).own(grads, ctx.dim)
-        else:
-            own = _ReduceScatter.apply(grads, ctx.dim, ctx.sizes, ctx.group)
-        return own, None, None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        own: list[Tensor | None] = []
+        for g, dim, wanted in zip(grads, ctx.dims, ctx.needs_input_grad[5:], strict=True):
+            if not wanted:
+                own.append(None)
+            elif ctx.grad == "local":
+                own.append(RowLayout(ctx.sizes, group=ctx.group).own(g, dim))
+            else:
+                own.append(_ReduceScatter.apply(g, dim, ctx.sizes, ctx.group))
+        return None, None, None, None, None, *own
 
 
 class _ReduceScatter(Function):
@@ -87,5 +152,5 @@ class _ReduceScatter(Function):
 
     @staticmethod
     def backward(ctx: Any, grads: Tensor) -> tuple[Tensor, None, None, None]:
-        gathered = _Gather.apply(grads, ctx.dim, ctx.sizes, "sum", ctx.group)
+        (gathered,) = _Gather.apply([ctx.dim], ctx.sizes, "sum", ctx.group, None, grads)
         return gathered, None, None, None

@@ -29,6 +29,7 @@ from ._errors import BadInputError
 from ._world import backend_by_device, control_device, is_compiling, rank_and_world
 
 Group = ProcessGroup | None
+Works = list[dist.Work | None]
 
 # Above this an all-to-all's copies cost more than its single operation saves. gloo, 2 cores, ms for an
 # all-to-all / point to point: W = 8, 512 KiB 6.8 / 8.9, 4 MiB 15.4 / 13.8; W = 4, 512 KiB 3.2 / 3.9, 4 MiB 11.1 / 8.7
@@ -64,47 +65,57 @@ def gather_rows(x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> Tens
     if is_compiling():
         traced: Tensor = _gather_operator(x, dim, list(sizes), name_of_group(group))
         return traced
-    before, after = x.shape[:dim], x.shape[dim + 1 :]
-    # every dtype travels as bytes: gloo has no int16 and no fp8, NCCL no int16
-    own = _flat(x.detach()).view(torch.uint8)
-    counts = [n * prod(before) * prod(after) * x.element_size() for n in sizes]
-    flat = own.new_empty(sum(counts))
-    backend = backend_by_device(group)[x.device.type]
-    _GATHER.get(backend, _gather_by_broadcasts)(flat, own, counts, group)
-
-    flat = flat.view(x.dtype)
-    if prod(before) == 1:  # the blocks in rank order are the output already
-        return flat.view(*before, sum(sizes), *after)
-    blocks = flat.split([n * prod(before) * prod(after) for n in sizes])
-    return torch.cat([block.view(*before, n, *after) for block, n in zip(blocks, sizes, strict=True)], dim)
+    return Transfer(x, dim, sizes, group).wait()
 
 
-def _gather_on_gloo(flat: Tensor, own: Tensor, counts: Sequence[int], group: Group) -> None:
+class Transfer:
+    """A gather under way: bytes of every rank on their way into one buffer."""
+
+    def __init__(self, x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> None:
+        self._before, self._after = x.shape[:dim], x.shape[dim + 1 :]
+        self._dim, self._sizes, self._dtype = dim, sizes, x.dtype
+        # every dtype travels as bytes: gloo has no int16 and no fp8, NCCL no int16
+        own = _flat(x.detach()).view(torch.uint8)
+        counts = [n * prod(self._before) * prod(self._after) * x.element_size() for n in sizes]
+        self._flat = own.new_empty(sum(counts))
+        backend = backend_by_device(group)[x.device.type]
+        self._works = _GATHER.get(backend, _gather_by_broadcasts)(self._flat, own, counts, group)
+
+    def wait(self) -> Tensor:
+        """The gathered tensor, once all of it is there."""
+        _wait_for(self._works)
+        flat, before, after = self._flat.view(self._dtype), self._before, self._after
+        if prod(before) == 1:  # the blocks in rank order are the output already
+            return flat.view(*before, sum(self._sizes), *after)
+        blocks = flat.split([n * prod(before) * prod(after) for n in self._sizes])
+        parts = [block.view(*before, n, *after) for block, n in zip(blocks, self._sizes, strict=True)]
+        return torch.cat(parts, self._dim)
+
+
+def _gather_on_gloo(flat: Tensor, own: Tensor, counts: Sequence[int], group: Group) -> Works:
     world = len(counts)
-    if world * max(counts) <= _SMALL:
-        dist.all_to_all_single(flat, own.repeat(world), list(counts), [own.numel()] * world, group=group)
-    else:
-        _point_to_point([own] * world, flat.split(list(counts)), group)
+    if world * max(counts) > _SMALL:
+        return _point_to_point([own] * world, flat.split(list(counts)), group)
+    own_counts = [own.numel()] * world
+    return [dist.all_to_all_single(flat, own.repeat(world), list(counts), own_counts, group=group, async_op=True)]
 
 
-def _gather_on_nccl(flat: Tensor, own: Tensor, counts: Sequence[int], group: Group) -> None:
+def _gather_on_nccl(flat: Tensor, own: Tensor, counts: Sequence[int], group: Group) -> Works:
     if len(set(counts)) == 1:
-        _all_gather_single(flat, own, group=group)
-    else:  # grouped broadcasts, straight into these views
-        dist.all_gather(list(flat.split(list(counts))), own, group=group)
+        return [_all_gather_single(flat, own, group=group, async_op=True)]
+    # grouped broadcasts, straight into these views
+    return [dist.all_gather(list(flat.split(list(counts))), own, group=group, async_op=True)]
 
 
-def _gather_by_broadcasts(flat: Tensor, own: Tensor, counts: Sequence[int], group: Group) -> None:
+def _gather_by_broadcasts(flat: Tensor, own: Tensor, counts: Sequence[int], group: Group) -> Works:
     rank, _ = rank_and_world(group)
     blocks = flat.split(list(counts))
     blocks[rank].copy_(own)
-    works = [
+    return [
         dist.broadcast(block, src=_global_rank(source, group), group=group, async_op=True)
         for source, block in enumerate(blocks)
         if block.numel() > 0
     ]
-    for work in works:
-        work.wait()
 
 
 # ------------------------------------------------------------------ sum
@@ -139,7 +150,7 @@ def _sum_on_gloo(flat: Tensor, counts: Sequence[int], rank: int, group: Group) -
     own = flat.new_empty(counts[rank])
     overlaps = _overlaps(shares, counts, flat.element_size())  # [share][owner], in bytes
     from_shares = own.view(torch.uint8).split([row[rank] for row in overlaps])
-    _point_to_point(share.split(overlaps[rank]), from_shares, group)
+    _wait_for(_point_to_point(share.split(overlaps[rank]), from_shares, group))
     return own
 
 
@@ -151,7 +162,7 @@ def _swap_and_sum(flat: Tensor, counts: Sequence[int], rank: int, group: Group) 
     if flat.numel() * flat.element_size() <= _SMALL:
         dist.all_to_all_single(receive_bytes, send_bytes, [sent[rank]] * world, sent, group=group)
     else:
-        _point_to_point(send_bytes.split(sent), receive_bytes.split([sent[rank]] * world), group)
+        _wait_for(_point_to_point(send_bytes.split(sent), receive_bytes.split([sent[rank]] * world), group))
     return reduce(receive.to(_accumulator(flat.dtype)), "(rank element) -> element", "sum", rank=world)
 
 
@@ -190,21 +201,25 @@ def _flat(x: Tensor) -> Tensor:
     return x.as_strided((x.numel(),), (1,))  # view(-1) would keep the odd stride of a single element
 
 
-def _point_to_point(send: Sequence[Tensor], receive: Sequence[Tensor], group: Group) -> None:
+def _point_to_point(send: Sequence[Tensor], receive: Sequence[Tensor], group: Group) -> Works:
     """`send[r]` to each rank r, `receive[r]` from it; nothing where a block is empty."""
     rank, world = rank_and_world(group)
     receive[rank].copy_(send[rank])
     peers = [(rank + step) % world for step in range(1, world)]
-    works = [
+    receives = [
         dist.irecv(receive[peer], src=_global_rank(peer, group), group=group, tag=_TAG)
         for peer in reversed(peers)
         if receive[peer].numel() > 0
     ]
-    works += [
+    sends = [
         dist.isend(send[peer], dst=_global_rank(peer, group), group=group, tag=_TAG)
         for peer in peers
         if send[peer].numel() > 0
     ]
+    return [*receives, *sends]
+
+
+def _wait_for(works: Works) -> None:
     for work in works:
         if work is not None:
             work.wait()
@@ -229,7 +244,7 @@ _reduce_scatter_single = (
     dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_single") else dist.reduce_scatter_tensor
 )
 
-_GATHER: dict[str, Callable[..., None]] = {"gloo": _gather_on_gloo, "nccl": _gather_on_nccl}
+_GATHER: dict[str, Callable[..., Works]] = {"gloo": _gather_on_gloo, "nccl": _gather_on_nccl}
 _SUM: dict[str, Callable[..., Tensor]] = {"gloo": _sum_on_gloo, "nccl": _sum_on_nccl}
 
 

@@ -19,6 +19,14 @@ MODES: dict[Mode, str] = {
     "local": "forward + own-slice backward",
 }
 
+# what the baseline does, which everything is compared with
+BASELINE_IN_WORDS: dict[Mode, str] = {
+    "forward": "pad to longest, gather, select",
+    "backward": "all-reduce + slice",
+    "sum": "pad to longest, gather, select; all-reduce + slice",
+    "local": "pad to longest, gather, select; slice",
+}
+
 KIB, MIB = 2**10, 2**20
 ROW_BYTES = 256
 WORLD_SIZES = (2, 4, 8)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .bars import bytes_in_words
-from .cases import CASES, MODES, Mode, Point
+from .cases import BASELINE_IN_WORDS, CASES, MODES, Mode, Point
 from .contenders import ACCELERATE, BASELINE, FUNCTIONAL, KNOWN, RAW, TORCHMETRICS, UNKNOWN
 from .record import Record, geometric_mean
 
@@ -64,7 +64,11 @@ def draw(record: Record, mode: Mode, stem: Path) -> list[Path]:
             frameon=False,
             labelcolor=_TEXT,
         )
-        figure.suptitle(f"{MODES[mode]}: times faster than {BASELINE}, by mean bytes a rank", color=_TEXT, fontsize=11)
+        figure.suptitle(
+            f"{MODES[mode]}: times faster than {BASELINE_IN_WORDS[mode]} (by mean bytes a rank)",
+            color=_TEXT,
+            fontsize=11,
+        )
         paths = [stem.with_suffix(suffix) for suffix in (".svg", ".png")]
         figure.savefig(paths[0], transparent=True, metadata={"Date": None})
         figure.savefig(paths[1], transparent=True, dpi=160)

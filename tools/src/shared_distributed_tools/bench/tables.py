@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .bars import Bar, bytes_in_words, label
-from .cases import MODES, Mode, Point
+from .cases import BASELINE_IN_WORDS, MODES, Mode, Point
 from .compare import Change
 from .contenders import BASELINE, NULL
 from .record import Record, geometric_mean
@@ -16,8 +16,8 @@ from .record import Record, geometric_mean
 def ratios(record: Record, mode: Mode) -> Table:
     """Speed-up over the baseline, a row for each world, case and size; both dims in one mean."""
     contenders = [name for name in record.contenders(mode) if name not in (BASELINE, NULL)]
-    table = Table(title=f"{MODES[mode]}: times faster than {BASELINE}", title_justify="left")
-    for heading in ("W", "case", "mean a rank", f"{BASELINE}, ms", "noise ±", *contenders):
+    table = Table(title=f"{MODES[mode]}: times faster than {BASELINE_IN_WORDS[mode]}", title_justify="left")
+    for heading in ("W", "case", "mean a rank", "baseline, ms", "noise ±", *contenders):
         table.add_column(heading, justify="left" if heading == "case" else "right")
     rows: dict[tuple[int, str, int], list[Point]] = {}
     for point in record.points(mode):
