@@ -66,7 +66,7 @@ def tests(session: nox.Session, suite: str, backend: str) -> None:
     if suite == "vendored":
         run(session, "pytest", "-q", "--vendored", *arguments)
     else:
-        run(session, "pytest", "-q", "--suite", suite, *(["--backend", backend] if backend else []), *arguments)
+        run(session, "pytest", "-q", f"--suite={suite}", *([f"--backend={backend}"] if backend else []), *arguments)
 
 
 @nox.session(requires=["env"], venv_backend="none")

@@ -12,8 +12,8 @@ variable SHARED_DISTRIBUTED_CHECK=1, set on every rank, turns the exchange on fo
 import os
 import struct
 from collections.abc import Sequence
-from functools import lru_cache, reduce
-from operator import index, or_
+from functools import lru_cache
+from operator import index
 from typing import NamedTuple
 from zlib import crc32
 
@@ -136,7 +136,9 @@ def exchange(
             "Make them alike on every rank, or use grad='local'."
         )
         raise DisagreementError(msg)
-    wanted = reduce(or_, (row[0] >> _WANTS_GRAD for row in rows))
+    wanted = 0
+    for row in rows:
+        wanted |= row[0] >> _WANTS_GRAD
     return tuple(n for row in rows for n in row[ragged : ragged + 1]), wanted
 
 

@@ -15,6 +15,32 @@ from ._world import is_compiling, is_distributed
 T = TypeVar("T", Tensor, list[Tensor], tuple[Tensor, ...], dict[str, Tensor])
 
 
+class Gathering(Generic[T]):
+    """An `all_gather` under way."""
+
+    def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: ProcessGroup | None) -> None:
+        self._x: Any = x
+        self._grad, self._group = grad, group
+        tensors = list(x.values()) if isinstance(x, dict) else list(x) if isinstance(x, (list, tuple)) else [x]
+        self._tensors, self._dims, self._sizes = agree_on_all("all_gather", tensors, dim, sizes, grad=grad, group=group)
+        self._transfers: list[Transfer] | None = None
+        if is_distributed(group) and not is_compiling():
+            calls = zip(self._tensors, self._dims, strict=True)
+            self._transfers = [Transfer(tensor, front, self._sizes, group) for tensor, front in calls]
+
+    def wait(self) -> tuple[T, tuple[int, ...]]:
+        """The gathered tensor, or tensors in a container like the one passed in, and the sizes."""
+        if not is_distributed(self._group):
+            return self._x, self._sizes
+        how = (self._dims, self._sizes, self._grad, self._group, self._transfers)
+        gathered: Any = _Gather.apply(*how, *self._tensors)
+        if isinstance(self._x, Tensor):
+            return gathered[0], self._sizes
+        if isinstance(self._x, dict):
+            gathered = zip(self._x, gathered, strict=True)
+        return type(self._x)(gathered), self._sizes
+
+
 def all_gather(
     x: T,
     dim: int = 0,
@@ -54,7 +80,7 @@ def all_gather_async(
     sizes: Sizes | None = None,
     grad: Literal["sum", "local"] = "sum",
     group: ProcessGroup | None = None,
-) -> "Gathering[T]":
+) -> Gathering[T]:
     """Start an `all_gather`, and go on; `wait()` on what it returns gives the same result, with its gradient.
 
     Until then `x` must not be written to. Every rank starts its gathers in the same order.
@@ -63,32 +89,6 @@ def all_gather_async(
     >>> gathered, sizes = gathering.wait()
     """
     return Gathering(x, dim, sizes, grad, group)
-
-
-class Gathering(Generic[T]):
-    """An `all_gather` under way."""
-
-    def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: ProcessGroup | None) -> None:
-        self._x: Any = x
-        self._grad, self._group = grad, group
-        tensors = list(x.values()) if isinstance(x, dict) else list(x) if isinstance(x, (list, tuple)) else [x]
-        self._tensors, self._dims, self._sizes = agree_on_all("all_gather", tensors, dim, sizes, grad=grad, group=group)
-        self._transfers: list[Transfer] | None = None
-        if is_distributed(group) and not is_compiling():
-            calls = zip(self._tensors, self._dims, strict=True)
-            self._transfers = [Transfer(tensor, front, self._sizes, group) for tensor, front in calls]
-
-    def wait(self) -> tuple[T, tuple[int, ...]]:
-        """The gathered tensor, or tensors in a container like the one passed in, and the sizes."""
-        if not is_distributed(self._group):
-            return self._x, self._sizes
-        how = (self._dims, self._sizes, self._grad, self._group, self._transfers)
-        gathered: Any = _Gather.apply(*how, *self._tensors)
-        if isinstance(self._x, Tensor):
-            return gathered[0], self._sizes
-        if isinstance(self._x, dict):
-            gathered = zip(self._x, gathered, strict=True)
-        return type(self._x)(gathered), self._sizes
 
 
 def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: ProcessGroup | None = None) -> Tensor:
