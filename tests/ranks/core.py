@@ -139,9 +139,13 @@ def low_precision_sum(world: int) -> float:
 # ------------------------------------------------------------------ groups
 
 
-def in_subgroup(members: list[int]) -> Any:
-    """A gather among some ranks only, in an order of their own; what the group's ranks see."""
-    group = dist.new_group(members)
+def in_subgroup(members: list[int], gather: str, total: str, small: int) -> Any:
+    """A gather among some ranks only; what the group's ranks see."""
+    with forced(gather, total, small):
+        return _in_subgroup(dist.new_group(members), members)
+
+
+def _in_subgroup(group: Any, members: list[int]) -> Any:
     rank = dist.get_rank()
     if rank not in members:
         try:
