@@ -14,14 +14,14 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import index
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from ._compile import group_from_name, name_of_group, opaque
+from ._compile import opaque
 from ._errors import BadInputError, DisagreementError
 from ._sizes import Sizes, ints_of
 from ._transport import exchange_header
@@ -70,37 +70,52 @@ def agree(
     Where gradients are summed, a rank whose input needs none takes part in the backward all the same
     if any other rank's does: a detached input that requires grad stands in for its own.
     """
-    (x,), (dim,), agreed = agree_on_all(op, (x,), dim, sizes, grad=grad, group=group)
-    return x, dim, agreed
+    if is_compiling():
+        dim, agreed = _agree_while_compiling(op, x, dim, sizes, grad, group)
+        return x, dim, agreed
+    rank, world = rank_and_world_or_alone(group)
+    claim = _examine(op, x, dim, sizes, grad, rank, world, group)
+    (x,), agreed = _settle(op, claim, [x], rank, world, group, must_exchange=sizes is None, summed=grad == "sum")
+    return x, claim.dim or 0, agreed
 
 
 def agree_on_all(
-    op: str,
-    xs: Sequence[Tensor],
-    dim: int | None,
-    sizes: Sizes | None,
-    *,
-    grad: str = "local",
-    group: ProcessGroup | None = None,
+    op: str, xs: Sequence[Tensor], dim: int, sizes: Sizes | None, *, grad: str, group: ProcessGroup | None
 ) -> tuple[list[Tensor], list[int], tuple[int, ...]]:
     """The same for several tensors of one size along dim, in one exchange."""
-    if is_compiling():
-        return _agree_while_compiling(op, xs, dim or 0, sizes, grad, group)
+    if len(xs) == 1 or is_compiling():
+        agreed = [agree(op, xs[0], dim, sizes, grad=grad, group=group)]
+        agreed += [agree(op, x, dim, agreed[0][2], grad=grad, group=group) for x in xs[1:]]
+        return [x for x, _, _ in agreed], [front for _, front, _ in agreed], agreed[0][2]
     rank, world = rank_and_world_or_alone(group)
     claims = [_examine(op, x, dim, sizes, grad, rank, world, group) for x in xs]
-    claim = claims[0] if len(claims) == 1 else _join(op, claims)
-    agreed, xs = claim.sizes, list(xs)
-    if world > 1 and (sizes is None or os.environ.get("SHARED_DISTRIBUTED_CHECK", "0") != "0"):
-        everyones_size, wanted = exchange(claim, world, group, summed=grad == "sum")
-        agreed = everyones_size if agreed is None else agreed
-        if grad == "sum":
-            xs = [
-                x.detach().requires_grad_() if wanted >> i & 1 and not x.requires_grad else x for i, x in enumerate(xs)
-            ]
-    elif claim.problem:
+    together = _join(op, claims)
+    xs, found = _settle(op, together, xs, rank, world, group, must_exchange=sizes is None, summed=grad == "sum")
+    return xs, [claim.dim or 0 for claim in claims], found
+
+
+def _settle(
+    op: str,
+    claim: Claim,
+    xs: Sequence[Tensor],
+    rank: int,
+    world: int,
+    group: ProcessGroup | None,
+    *,
+    must_exchange: bool,
+    summed: bool,
+) -> tuple[list[Tensor], tuple[int, ...]]:
+    """The inputs to use and the sizes, after an exchange where there has to be one."""
+    xs = list(xs)
+    if world > 1 and (must_exchange or os.environ.get("SHARED_DISTRIBUTED_CHECK", "0") != "0"):
+        sizes, wanted = exchange(claim, world, group, summed=summed)
+        stand_ins = [summed and bool(wanted >> i & 1) and not x.requires_grad for i, x in enumerate(xs)]
+        xs = [x.detach().requires_grad_() if absent else x for x, absent in zip(xs, stand_ins, strict=True)]
+        return xs, sizes if claim.sizes is None else claim.sizes
+    if claim.problem:
         raise BadInputError(_bad_input(op, {rank: claim.problem}, world))
-    dims = [each.dim or 0 for each in claims]
-    return xs, dims, tuple(xs[0].shape[dims[0] : dims[0] + 1]) if agreed is None else agreed
+    front = claim.dim or 0
+    return xs, claim.shape[front : front + 1] if claim.sizes is None else claim.sizes
 
 
 def agree_on_sizes(x: Tensor, dim: int, group: ProcessGroup | None = None) -> tuple[int, ...]:
@@ -254,20 +269,19 @@ def _ints_to_text(ints: list[int]) -> str:
 
 
 def _agree_while_compiling(
-    op: str, xs: Sequence[Tensor], dim: int, sizes: Sizes | None, grad: str, group: ProcessGroup | None
-) -> tuple[list[Tensor], list[int], tuple[int, ...]]:
-    """The same exchange, as one opaque operator, for the first tensor; the others must fit its sizes.
+    op: str, x: Tensor, dim: int | None, sizes: Sizes | None, grad: str, group: ProcessGroup | None
+) -> tuple[int, tuple[int, ...]]:
+    """The same exchange, as one opaque operator.
 
     No input is replaced here: where some ranks want the gradient and one does not, all are told.
     """
     rank, world = rank_and_world_or_alone(group)
-    x, dims = xs[0], [_dim_from_front(dim, x) for x in xs]
-    dim = dims[0]
+    front = _dim_from_front(dim or 0, x)
     if world == 1:
-        return list(xs), dims, (x.shape[dim],)
+        return front, (x.shape[front],)
     if sizes is None:
-        wants_grad = any(x.requires_grad for x in xs) and torch.is_grad_enabled()
-        sizes = _sizes_operator(x.detach(), op, dim, grad, wants_grad, name_of_group(group))
+        wants_grad = x.requires_grad and torch.is_grad_enabled()
+        sizes = _sizes_operator(x.detach(), op, front, grad, wants_grad, group)
     agreed = list(ints_of(sizes))
     if len(agreed) != world:
         raise BadInputError(f"{op}: sizes has {len(agreed)} entries for {world} ranks")
@@ -275,27 +289,25 @@ def _agree_while_compiling(
         for n in agreed:
             torch._check(n >= 0)
         if op != "reduce_scatter":
-            torch._check(agreed[rank] == x.shape[dim])
-            agreed[rank] = x.shape[dim]
-    return list(xs), dims, tuple(agreed)
+            torch._check(agreed[rank] == x.shape[front])
+            agreed[rank] = x.shape[front]
+    return front, tuple(agreed)
 
 
-def _agreed_sizes(x: Tensor, op: str, dim: int, grad: str, wants_grad: bool, group_name: str) -> Tensor:
-    group = group_from_name(group_name)
+def _agreed_sizes(x: Tensor, op: str, dim: int, grad: str, wants_grad: bool, group: ProcessGroup | None) -> Tensor:
     rank, world = rank_and_world_or_alone(group)
     claim = _examine(op, x, dim, None, grad, rank, world, group)
     claim = claim._replace(wants_grad=int(wants_grad), grad_mode=wants_grad)
     return torch.tensor(exchange(claim, world, group, summed=grad == "sum")[0])
 
 
-def _agreed_sizes_shape(x: Tensor, op: str, dim: int, grad: str, wants_grad: bool, group_name: str) -> Tensor:
-    _, world = rank_and_world_or_alone(group_from_name(group_name))
-    return torch.empty(world, dtype=torch.long)
+def _shape_of_agreed_sizes(*args: Any) -> Tensor:
+    return torch.empty(rank_and_world_or_alone(args[-1])[1], dtype=torch.long)
 
 
 _sizes_operator = opaque(
     "agreed_sizes",
-    "(Tensor x, str op, int dim, str grad, bool wants_grad, str group_name) -> Tensor",
+    "(Tensor x, str op, int dim, str grad, bool wants_grad, str group) -> Tensor",
     _agreed_sizes,
-    _agreed_sizes_shape,
+    _shape_of_agreed_sizes,
 )

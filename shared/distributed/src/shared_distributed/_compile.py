@@ -15,24 +15,23 @@ from torch.distributed import ProcessGroup
 def opaque(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> Callable[..., Any]:
     """`run` as an operator that torch.compile does not look into; `shape` gives its result's shape.
 
-    Its namespace is this module's own name, so that several vendored copies live in one process.
-    Where torch has no such thing yet (before 2.4), `run` itself: there is nothing to compile with.
+    Both take the process group last, which the operator itself takes by its name. Its namespace is this
+    module's own name, so that several vendored copies live in one process. Where torch has no such thing
+    yet (before 2.4), `run` itself: there is nothing to compile with.
     """
     if not hasattr(torch.library, "custom_op"):
         return run
+
+    def by_group_name(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: function(*args[:-1], _group_from_name(args[-1]))
+
     namespace = __name__.replace(".", "_")
-    operator = torch.library.custom_op(f"{namespace}::{name}", run, mutates_args=(), schema=schema)
-    operator.register_fake(shape)
-    return operator
+    operator = torch.library.custom_op(f"{namespace}::{name}", by_group_name(run), mutates_args=(), schema=schema)
+    operator.register_fake(by_group_name(shape))
+    return lambda *args: operator(*args[:-1], "" if args[-1] is None else args[-1].group_name)
 
 
-def name_of_group(group: ProcessGroup | None) -> str:
-    """A group as an operator can take it; the default group has no name here."""
-    return "" if group is None else group.group_name
-
-
-def group_from_name(name: str) -> ProcessGroup | None:
-    """The group of a name."""
+def _group_from_name(name: str) -> ProcessGroup | None:
     from torch.distributed.distributed_c10d import _resolve_process_group
 
     return _resolve_process_group(name) if name else None  # type: ignore[arg-type]

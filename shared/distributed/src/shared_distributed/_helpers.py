@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 from torch.nn import functional
 
 from ._agreement import agree, agree_on_sizes
-from ._compile import group_from_name, name_of_group, opaque
+from ._compile import opaque
 from ._errors import StaleAnswerWarning
 from ._sizes import RowLayout, Sizes, sizes_tensor
 from ._transport import gather_rows
@@ -26,7 +26,7 @@ def gather_with_layout(
     """`(… n_r …) -> (… sum(n) …)` and which rows came from whom; carries no gradient."""
     rank_and_world(group)
     if is_compiling() and sizes is None:
-        gathered, found = _gather_unsized_operator(t, dim % t.ndim, name_of_group(group))
+        gathered, found = _gather_unsized_operator(t, dim % t.ndim, group)
         return gathered, TracedLayout(found, t.shape[dim], group)
     t, dim, agreed = agree("all_gather_variable_dim", t, dim, sizes, group=group)
     return gather_rows(t, dim, agreed, group), RowLayout(agreed, group=group)
@@ -115,17 +115,17 @@ class TracedLayout(RowLayout):
         return self._sizes.to(device)
 
 
-def _gather_unsized(t: Tensor, dim: int, group: str) -> tuple[Tensor, Tensor]:
-    gathered, layout = gather_with_layout(t, dim, group=group_from_name(group))
+def _gather_unsized(t: Tensor, dim: int, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    gathered, layout = gather_with_layout(t, dim, group=group)
     return gathered, torch.tensor(layout.sizes)
 
 
-def _gather_unsized_shape(t: Tensor, dim: int, group: str) -> tuple[Tensor, Tensor]:
+def _shape_of_unsized(t: Tensor, dim: int, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
     total = torch.library.get_ctx().new_dynamic_size()
-    _, world = rank_and_world(group_from_name(group))
-    return t.new_empty((*t.shape[:dim], total, *t.shape[dim + 1 :])), torch.empty(world, dtype=torch.long)
+    sizes = torch.empty(rank_and_world(group)[1], dtype=torch.long)
+    return t.new_empty((*t.shape[:dim], total, *t.shape[dim + 1 :])), sizes
 
 
 _gather_unsized_operator = opaque(
-    "gather_unsized", "(Tensor t, int dim, str group) -> (Tensor, Tensor)", _gather_unsized, _gather_unsized_shape
+    "gather_unsized", "(Tensor t, int dim, str group) -> (Tensor, Tensor)", _gather_unsized, _shape_of_unsized
 )

@@ -24,7 +24,7 @@ from einops import reduce
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from ._compile import group_from_name, name_of_group, opaque
+from ._compile import opaque
 from ._errors import BadInputError
 from ._world import backend_by_device, control_device, is_compiling, rank_and_world
 
@@ -63,7 +63,7 @@ def read_to_host(headers: Tensor) -> list[list[int]]:
 def gather_rows(x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> Tensor:
     """`(… n_r …) -> (… N …)` along dim >= 0, in rank order, contiguous; carries no gradient."""
     if is_compiling():
-        traced: Tensor = _gather_operator(x, dim, list(sizes), name_of_group(group))
+        traced: Tensor = _gather_operator(x, dim, list(sizes), group)
         return traced
     return Transfer(x, dim, sizes, group).wait()
 
@@ -77,6 +77,8 @@ class Transfer:
         # every dtype travels as bytes: gloo has no int16 and no fp8, NCCL no int16
         own = _flat(x.detach()).view(torch.uint8)
         counts = [n * prod(self._before) * prod(self._after) * x.element_size() for n in sizes]
+        if own.numel() != counts[rank_and_world(group)[0]]:  # a compiled call: nobody could look before it ran
+            raise BadInputError(f"sizes {tuple(sizes)} do not fit dim {dim} of shape {tuple(x.shape)}")
         self._flat = own.new_empty(sum(counts))
         backend = backend_by_device(group)[x.device.type]
         self._works = _GATHER.get(backend, _gather_by_broadcasts)(self._flat, own, counts, group)
@@ -127,7 +129,7 @@ def sum_rows(x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> Tensor:
     Sums of numbers narrower than 32 bits are taken in 32 bits or more, whoever does the summing.
     """
     if is_compiling():
-        traced: Tensor = _sum_operator(x, dim, list(sizes), name_of_group(group))
+        traced: Tensor = _sum_operator(x, dim, list(sizes), group)
         return traced
     rank, _ = rank_and_world(group)
     backend = backend_by_device(group)[x.device.type]
@@ -251,31 +253,14 @@ _SUM: dict[str, Callable[..., Tensor]] = {"gloo": _sum_on_gloo, "nccl": _sum_on_
 # ------------------------------------------------------------------ under torch.compile
 
 
-def _gather_rows_named(x: Tensor, dim: int, sizes: list[int], group: str) -> Tensor:
-    _check_while_running(x, dim, sizes, sizes[rank_and_world(group_from_name(group))[0]])
-    return gather_rows(x, dim, sizes, group_from_name(group))
-
-
-def _gather_rows_shape(x: Tensor, dim: int, sizes: list[int], group: str) -> Tensor:
+def _shape_of_gathered(x: Tensor, dim: int, sizes: list[int], group: Group) -> Tensor:
     return x.new_empty((*x.shape[:dim], sum(sizes), *x.shape[dim + 1 :]))
 
 
-def _sum_rows_named(x: Tensor, dim: int, sizes: list[int], group: str) -> Tensor:
-    _check_while_running(x, dim, sizes, sum(sizes))
-    return sum_rows(x, dim, sizes, group_from_name(group))
-
-
-def _sum_rows_shape(x: Tensor, dim: int, sizes: list[int], group: str) -> Tensor:
-    own = sizes[rank_and_world(group_from_name(group))[0]]
-    return x.new_empty((*x.shape[:dim], own, *x.shape[dim + 1 :]))
-
-
-def _check_while_running(x: Tensor, dim: int, sizes: list[int], expected: int) -> None:
-    """What `agree` checks of given sizes, and the compiler cannot know while it traces."""
-    if min(sizes) < 0 or x.shape[dim] != expected:
-        raise BadInputError(f"sizes {tuple(sizes)} do not fit dim {dim} of shape {tuple(x.shape)}: {expected} expected")
+def _shape_of_sum(x: Tensor, dim: int, sizes: list[int], group: Group) -> Tensor:
+    return x.new_empty((*x.shape[:dim], sizes[rank_and_world(group)[0]], *x.shape[dim + 1 :]))
 
 
 _SCHEMA = "(Tensor x, int dim, SymInt[] sizes, str group) -> Tensor"
-_gather_operator = opaque("gather_rows", _SCHEMA, _gather_rows_named, _gather_rows_shape)
-_sum_operator = opaque("sum_rows", _SCHEMA, _sum_rows_named, _sum_rows_shape)
+_gather_operator = opaque("gather_rows", _SCHEMA, gather_rows, _shape_of_gathered)
+_sum_operator = opaque("sum_rows", _SCHEMA, sum_rows, _shape_of_sum)
