@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import Worlds
+from harness import World, Worlds
 
 WORLD_SIZES = (1, 2, 3, 4, 8)
 ADAPTERS = ("musiclm", "spear-tts", "mirasol", "st-moe")
@@ -98,10 +98,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("world_size", sizes, ids=[f"W{size}" for size in sizes])
 
 
+class AvailableWorlds(Worlds):
+    """Worlds, as far as the machine has devices for them."""
+
+    def get(self, backend: str, size: int) -> World:
+        """A world, or a skip that says what is missing."""
+        if backend == "nccl" and size > torch.cuda.device_count():
+            pytest.skip(f"needs {size} CUDA devices, found {torch.cuda.device_count()}")
+        return super().get(backend, size)
+
+
 @pytest.fixture(scope="session")
 def worlds() -> Iterator[Worlds]:
     """The persistent worlds of this run."""
-    worlds = Worlds()
+    worlds = AvailableWorlds()
     yield worlds
     worlds.close()
 

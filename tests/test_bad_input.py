@@ -20,7 +20,7 @@ ALONE_BAD: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "too many dims": ([OK, {"shape": (1,) * 25}], ["rank 1 of 2", "25 dimensions", "at most 24"]),
     "not a tensor": ([OK, {"kind": "not a tensor"}], ["rank 1 of 2", "expected a tensor, got float"]),
     "sparse": ([{"kind": "sparse"}, OK], ["rank 0 of 2", "dense", "sparse_coo"]),
-    "on no served device": ([OK, {"kind": "meta"}], ["rank 1 of 2", "on meta", "serves cpu"]),
+    "on no served device": ([OK, {"kind": "meta"}], ["rank 1 of 2", "on meta", "the process group serves"]),
 }
 
 DISAGREE: dict[str, tuple[list[dict[str, Any]], list[str]]] = {

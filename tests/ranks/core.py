@@ -252,3 +252,19 @@ def asynchronously(rows: int) -> dict[str, Any]:
         "gradient": bool((gradient == sum(range(1, world + 1))).all()),
         "requires_grad": (a.requires_grad, b.requires_grad),
     }
+
+
+def peak_over_output(dim: int) -> float:
+    """The most that a gather allocates at one time, over the size of its output; 4 MiB a rank."""
+    from shared_distributed_tools.bench.memory import peak_bytes
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    sizes = [1024 * (r + 1) for r in range(world)]
+    shape = [4, 1024]
+    shape[dim] = sizes[rank] * (1 if dim == 0 else 4)
+    sizes = [n * (1 if dim == 0 else 4) for n in sizes]
+    shape[1 - dim] = 1024 if dim == 0 else 256
+    x = torch.zeros(shape)
+    core.all_gather(x, dim, sizes=sizes)  # whatever is made once is made here
+    output = sum(sizes) * shape[1 - dim] * 4
+    return peak_bytes(lambda: core.all_gather(x, dim, sizes=sizes)) / output
