@@ -4,12 +4,20 @@
 Whatever is chosen here is chosen from what every rank shares: sizes, bytes a row, backend, world
 size. Never from contiguity, requires_grad or anything else that a rank has to itself.
 
-| backend | gather                                 | sum                                                  |
-|---------|----------------------------------------|------------------------------------------------------|
-| gloo    | one all-to-all; large: point to point  | one all-to-all; large: point to point; large and     |
-|         |                                        | skewed: in even shares, then to their owners         |
-| nccl    | all-gather into views of the output    | reduce-scatter                                       |
-| others  | one broadcast a rank                   | all-reduce, then own rows                            |
+| backend | what, and when                            | how                                          | why, in ms     |
+|---------|-------------------------------------------|----------------------------------------------|----------------|
+| gloo    | gather, up to 2 MiB on the busiest rank   | one all-to-all of the repeated input         | 6.8, p2p 8.9   |
+|         | gather, larger                            | point to point, straight into the output     | 286, a2a 456   |
+|         | sum, up to 2 MiB in all                   | one all-to-all, then a local sum             | 6.8, a-r 20    |
+|         | sum, larger                               | point to point, then a local sum             | 74, a-r 166    |
+|         | sum, larger, and one rank owns over 2 / W | even shares summed so, then to their owners  | 79, a-r 143    |
+| nccl    | gather                                    | all-gather, uneven: into views of the output | not measured   |
+|         | sum                                       | reduce-scatter, uneven: from views           | not measured   |
+| others  | gather                                    | a broadcast from each rank                   | every backend  |
+|         | sum                                       | all-reduce, then own rows                    | has these      |
+
+The figures are medians at 8 ranks on 2 cores: 512 KiB and 64 MiB gathered, 1 and 32 MiB summed, even but for the
+last one (p2p: point to point, a2a: all-to-all, a-r: all-reduce). `adapters bench` measures the whole.
 
     n_r   rows of rank r along dim     N   sum of n_r     W   world size
 """
@@ -31,8 +39,7 @@ from ._world import backend_by_device, control_device, is_compiling, rank_and_wo
 Group = ProcessGroup | None
 Works = list[dist.Work | None]
 
-# Above this an all-to-all's copies cost more than its single operation saves. gloo, 2 cores, ms for an
-# all-to-all / point to point: W = 8, 512 KiB 6.8 / 8.9, 4 MiB 15.4 / 13.8; W = 4, 512 KiB 3.2 / 3.9, 4 MiB 11.1 / 8.7
+# Above this an all-to-all's copies cost more than its single operation saves; at 4 MiB, 8 ranks: 15.4 ms against 13.8
 _SMALL = 2 << 20
 _TAG = 0x5D  # of our point-to-point messages, apart from anybody else's
 
