@@ -4,7 +4,7 @@
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -178,6 +178,12 @@ def _in_subgroup(group: Any, members: list[int]) -> Any:
 # ------------------------------------------------------------------ several tensors, and asynchronously
 
 
+class Parts(NamedTuple):
+    embeddings: Tensor
+    labels: Tensor
+    other: Tensor
+
+
 def parts_of_a_batch(rank: int, rows: int) -> dict[str, Tensor]:
     """Embeddings, labels and a mask: one number of rows, three dtypes, two ranks of tensor."""
     return {
@@ -203,7 +209,7 @@ def several(sizes: tuple[int, ...]) -> dict[str, Any]:
         loss = loss + 5 * gathered["other"].sum()
     loss.backward()
     listed, _ = core.all_gather(list(batch.values()))
-    paired, _ = core.all_gather(tuple(batch.values()), grad="local")
+    paired, _ = core.all_gather(Parts(*batch.values()), grad="local")
     return {
         "gathered": {name: t.detach() for name, t in gathered.items()},
         "sizes": found,

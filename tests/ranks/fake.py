@@ -36,7 +36,8 @@ def syncs_on_cuda(world: int, rank: int) -> dict[str, Any]:
         for grad in ("sum", "local"):
             out, _ = core.all_gather(x, sizes=sizes, grad=grad)  # type: ignore[arg-type]
             # autograd itself cannot run on CUDA tensors of a CPU build: its backwards are called by hand
-            ctx = SimpleNamespace(dims=[0], sizes=sizes, grad=grad, group=None, needs_input_grad=[False] * 5 + [True])
+            layout = core.RowLayout(sizes)
+            ctx = SimpleNamespace(dims=[0], layout=layout, grad=grad, group=None, needs_input_grad=[False] * 5 + [True])
             gradient = autograd._Gather.backward(ctx, out)[-1]
             seen[grad] = (tuple(out.shape), out.device.type, tuple(gradient.shape), gradient.device.type)
         seen["reads with sizes known"] = len(reads)

@@ -38,7 +38,8 @@ class Gathering(Generic[T]):
             return gathered[0], self._sizes
         if isinstance(self._x, dict):
             gathered = zip(self._x, gathered, strict=True)
-        return type(self._x)(gathered), self._sizes
+        kind = type(self._x)
+        return getattr(kind, "_make", kind)(gathered), self._sizes  # a namedtuple is made in its own way
 
 
 def all_gather(
@@ -121,7 +122,7 @@ class _Gather(Function):
         transfers: list[Transfer] | None,
         *xs: Tensor,
     ) -> tuple[Tensor, ...]:
-        ctx.dims, ctx.sizes, ctx.grad, ctx.group = dims, sizes, grad, group
+        ctx.dims, ctx.layout, ctx.grad, ctx.group = dims, RowLayout(sizes, group=group), grad, group
         if transfers is None:
             gathered = tuple(gather_rows(x, dim, sizes, group) for x, dim in zip(xs, dims, strict=True))
         else:
@@ -138,9 +139,9 @@ class _Gather(Function):
             if not wanted:
                 own.append(None)
             elif ctx.grad == "local":
-                own.append(RowLayout(ctx.sizes, group=ctx.group).own(g, dim))
+                own.append(ctx.layout.own(g, dim))
             else:
-                own.append(_ReduceScatter.apply(g, dim, ctx.sizes, ctx.group))
+                own.append(_ReduceScatter.apply(g, dim, ctx.layout.sizes, ctx.group))
         return None, None, None, None, None, *own
 
 

@@ -24,7 +24,7 @@ def gather_with_layout(
     t: Tensor, dim: int = 0, sizes: Sizes | None = None, *, group: ProcessGroup | None = None
 ) -> tuple[Tensor, RowLayout]:
     """`(… n_r …) -> (… sum(n) …)` and which rows came from whom; carries no gradient."""
-    rank_and_world(group)
+    rank_and_world(group)  # torch's own error where there is no group
     if is_compiling() and sizes is None:
         gathered, found = _gather_unsized_operator(t, dim % t.ndim, group)
         return gathered, TracedLayout(found, t.shape[dim], group)
@@ -50,7 +50,7 @@ def all_gather_same_dim(t: Tensor, *, group: ProcessGroup | None = None) -> list
 
 def gather_sizes(t: Tensor, *, dim: int, group: ProcessGroup | None = None) -> Tensor:
     """Every rank's size along `dim`: LongTensor `(world,)`. The ranks may differ in all else."""
-    rank_and_world(group)
+    rank_and_world(group)  # torch's own error where there is no group
     return sizes_tensor(agree_on_sizes(t, dim, group), t.device)
 
 

@@ -143,8 +143,13 @@ def sum_rows(x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> Tensor:
     # blocks in rank order, each one contiguous: (n_0 …) (n_1 …) …
     x = x.detach()
     parts = x.split(list(sizes), dim)
-    flat = _flat(x) if prod(x.shape[:dim]) == 1 else torch.cat([_flat(part) for part in parts])
     counts = [part.numel() for part in parts]
+    if prod(x.shape[:dim]) == 1:
+        flat = _flat(x)
+    else:
+        flat = x.new_empty(x.numel())
+        for block, part in zip(flat.split(counts), parts, strict=True):
+            block.view(part.shape).copy_(part)
     own = _SUM.get(backend, _sum_by_all_reduce)(flat, counts, rank, group)
     return own.to(x.dtype).view(parts[rank].shape)
 
@@ -164,15 +169,21 @@ def _sum_on_gloo(flat: Tensor, counts: Sequence[int], rank: int, group: Group) -
 
 
 def _swap_and_sum(flat: Tensor, counts: Sequence[int], rank: int, group: Group) -> Tensor:
-    world, mine = len(counts), counts[rank]
-    receive = flat.new_empty(world * mine)
-    send_bytes, receive_bytes = flat.view(torch.uint8), receive.view(torch.uint8)
-    sent = [n * flat.element_size() for n in counts]
-    if flat.numel() * flat.element_size() <= _SMALL:
-        dist.all_to_all_single(receive_bytes, send_bytes, [sent[rank]] * world, sent, group=group)
-    else:
-        _wait_for(_point_to_point(send_bytes.split(sent), receive_bytes.split([sent[rank]] * world), group))
-    return reduce(receive.to(_accumulator(flat.dtype)), "(rank element) -> element", "sum", rank=world)
+    world, size, accumulator = len(counts), flat.element_size(), _accumulator(flat.dtype)
+    if flat.numel() * size <= _SMALL:
+        receive, sent = flat.new_empty(world * counts[rank]), [n * size for n in counts]
+        received = [sent[rank]] * world
+        dist.all_to_all_single(receive.view(torch.uint8), flat.view(torch.uint8), received, sent, group=group)
+        return reduce(receive.to(accumulator), "(rank element) -> element", "sum", rank=world)
+    send, nothing = list(flat.split(list(counts))), flat[:0]
+    total: Tensor = send[rank].to(accumulator, copy=True)
+    send[rank] = nothing
+    parts = [nothing if r == rank else flat.new_empty(counts[rank]) for r in range(world)]
+    _wait_for(_point_to_point([p.view(torch.uint8) for p in send], [p.view(torch.uint8) for p in parts], group))
+    for r, part in enumerate(parts):
+        if r != rank:
+            total += part.to(accumulator)
+    return total
 
 
 def _sum_on_nccl(flat: Tensor, counts: Sequence[int], rank: int, group: Group) -> Tensor:
