@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 import hashlib
 import shutil
+import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import nox
@@ -14,8 +16,8 @@ nox.options.error_on_missing_interpreters = True
 ROOT = Path(__file__).parent
 ADAPTERS = ["musiclm", "spear-tts", "mirasol", "st-moe"]
 DISTRIBUTIONS = ["shared/distributed", *[f"packages/{name}" for name in ADAPTERS], "tools"]
-DEVELOPMENT = ["nox", "numpy", "pytest", "hypothesis", "ruff", "mypy", "hatchling"]
-COMPARED = ["torchmetrics", "accelerate", "matplotlib"]  # what the benchmark compares with, and draws with
+DEVELOPMENT = ["matplotlib", "nox", "numpy", "pytest", "hypothesis", "ruff", "mypy", "hatchling"]
+COMPARED = ["torchmetrics", "accelerate"]  # what the benchmark compares with
 CONSTRAINTS = "tests/constraints.txt"
 
 SUITES = [
@@ -29,6 +31,13 @@ def python(session: nox.Session) -> str:
     """The interpreter of the one environment that the sessions share."""
     home = session.cache_dir.parent / "env"
     return str(home / ("Scripts/python.exe" if (home / "Scripts").exists() else "bin/python"))
+
+
+@cache
+def gpu_count(interpreter: str) -> int:
+    """How many CUDA devices torch sees; asked once."""
+    code = "import torch; print(torch.cuda.device_count())"
+    return int(subprocess.run([interpreter, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
 def run(session: nox.Session, *args: str) -> None:
@@ -58,10 +67,9 @@ def tests(session: nox.Session, suite: str, backend: str) -> None:
     """Test an adapter over a backend, the core, the vendored files or the tools; pytest arguments after --."""
     arguments = [argument for argument in session.posargs if argument != "--require-nccl"]
     if backend == "nccl":
-        count = "import torch; print(torch.cuda.device_count())"
-        found = session.run(python(session), "-c", count, external=True, silent=True)
-        if int(str(found).split()[-1]) < 2:
-            reason = f"needs 2 CUDA devices, found {str(found).split()[-1]}"
+        found = gpu_count(python(session))
+        if found < 2:
+            reason = f"needs 2 CUDA devices, found {found}"
             session.error(reason) if "--require-nccl" in session.posargs else session.skip(reason)
     if suite == "vendored":
         run(session, "pytest", "-q", "--vendored", *arguments)

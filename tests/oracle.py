@@ -7,6 +7,7 @@ over eight ranks are exact in every dtype tested, and results are compared bit f
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -64,6 +65,7 @@ def upstream(rank: int, shape: Sequence[int], dtype: str) -> Tensor:
     return _numbers(5 * rank + 1, 3, 7, shape, dtype, shift=3)
 
 
+@lru_cache(maxsize=512)
 def gathered(case: Case) -> Tensor:
     """What every rank should hold."""
     parts = [values(rank, case.shape(size), case.dtype) for rank, size in enumerate(case.sizes)]
@@ -72,13 +74,15 @@ def gathered(case: Case) -> Tensor:
 
 def gradient(case: Case, rank: int, how: str) -> Tensor:
     """A rank's gradient: its slice of its own upstream (`local`), or of the sum over ranks (`sum`)."""
-    total = case.shape(sum(case.sizes))
-    own = upstream(rank, total, case.dtype)
-    if how == "sum":
-        wide = torch.float32 if own.dtype.itemsize < 4 else own.dtype
-        arriving = [upstream(r, total, case.dtype).to(wide) for r in range(len(case.sizes))]
-        own = torch.stack(arriving).sum(0).to(own.dtype)
-    return own.narrow(case.dim, sum(case.sizes[:rank]), case.sizes[rank])
+    arriving = _summed(case) if how == "sum" else upstream(rank, case.shape(sum(case.sizes)), case.dtype)
+    return arriving.narrow(case.dim, sum(case.sizes[:rank]), case.sizes[rank])
+
+
+@lru_cache(maxsize=512)
+def _summed(case: Case) -> Tensor:
+    arriving = [upstream(rank, case.shape(sum(case.sizes)), case.dtype) for rank in range(len(case.sizes))]
+    wide = torch.float32 if arriving[0].dtype.itemsize < 4 else arriving[0].dtype
+    return torch.stack([each.to(wide) for each in arriving]).sum(0).to(arriving[0].dtype)
 
 
 def same(a: Tensor, b: Tensor) -> bool:

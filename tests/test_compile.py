@@ -25,9 +25,7 @@ def test_compiled_is_eager(subject: str, given: str, worlds: Worlds) -> None:
     check(worlds, 2, subject, "aot_eager", given)
 
 
-@pytest.mark.parametrize(
-    "subject", [g for g in GATHERERS if g.values[0] in ("core sum", "musiclm sum", "spear-tts local")]
-)
+@pytest.mark.parametrize("subject", [g for g in GATHERERS if g.values[0] in ("core sum", "musiclm sum")])
 def test_compiled_is_eager_on_three_ranks(subject: str, worlds: Worlds) -> None:
     """The same on an odd world."""
     check(worlds, 3, subject, "aot_eager", "no")
