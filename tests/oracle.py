@@ -81,7 +81,7 @@ def gradient(case: Case, rank: int, how: str) -> Tensor:
 @lru_cache(maxsize=512)
 def _summed(case: Case) -> Tensor:
     arriving = [upstream(rank, case.shape(sum(case.sizes)), case.dtype) for rank in range(len(case.sizes))]
-    wide = torch.float32 if arriving[0].dtype.itemsize < 4 else arriving[0].dtype
+    wide = torch.float32 if arriving[0].element_size() < 4 else arriving[0].dtype
     return torch.stack([each.to(wide) for each in arriving]).sum(0).to(arriving[0].dtype)
 
 
@@ -98,6 +98,6 @@ def _numbers(start: int, step: int, modulus: int, shape: Sequence[int], dtype: s
         return (whole % 3 == 0).view(tuple(shape))
     if kind.is_complex:
         return torch.complex(whole, whole.flip(0) - 1).to(kind).view(tuple(shape))
-    if kind.is_floating_point and kind.itemsize == 1:
+    if kind.is_floating_point and torch.finfo(kind).bits == 8:
         whole = whole % 15  # e4m3 holds whole numbers up to 16
     return whole.view(tuple(shape)).to(kind)
