@@ -19,7 +19,7 @@ from .worker import Place, main
 
 # a server that has imported torch once forks a worker in milliseconds, where a new interpreter takes seconds
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch.distributed", "shared_distributed"])
+_context.set_forkserver_preload(["torch.distributed", "torch._dynamo", "shared_distributed"])
 _START = 120.0  # seconds for a world to come up, on a machine that is busy with something else
 
 
