@@ -64,7 +64,10 @@ def use_vendored_files(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The rendered files answer to the adapters' own tests; the others need the core."""
+    """A suite's own files only. The rendered files answer to the adapters' tests; the others need the core."""
+    suite = config.getoption("--suite")
+    if suite and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
+        return collection_path.name.startswith("test_tools") != (suite == "tools") or None
     if not config.getoption("--vendored") or collection_path.suffix != ".py":
         return None
     return (collection_path.name.startswith("test_") and collection_path.name not in VENDORED) or None
