@@ -78,7 +78,7 @@ def call_reduce_scatter(shapes: list[tuple[int, ...]], sizes: list[Any], dim: in
     return outcome
 
 
-def call_helper(name: str, specs: list[dict[str, Any]], **kwargs: Any) -> Outcome:
+def call_helper(name: str, specs: list[dict[str, Any]]) -> Outcome:
     """One of the core's helpers, on a tensor of each rank's own."""
     spec = specs[dist.get_rank()]
     return attempt(lambda: getattr(core(), name)(make_tensor(spec), **spec.get("kwargs", {})))

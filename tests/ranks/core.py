@@ -29,10 +29,6 @@ DENSE = [
 COLLECTIVES = ("all_to_all_single", "all_gather", "broadcast", "all_reduce", "reduce_scatter", "isend", "irecv")
 
 
-class Call(tuple[str, int, int]):
-    """(collective, bytes this rank hands in, bytes it takes out)."""
-
-
 @contextmanager
 def watched() -> Iterator[list[tuple[str, int, int]]]:
     """Every collective entered meanwhile, with its bytes; each tensor handed over must be contiguous."""
