@@ -17,7 +17,10 @@ DISTRIBUTIONS = [CORE, *ADAPTERS, TOOLS]
 ADAPTER_MODULES = {f"{folder.name.replace('-', '_')}_distributed" for folder in ADAPTERS}
 
 # how data flows through the core: a module imports only what stands before it
-ORDER = ["_errors", "_world", "_compile", "_sizes", "_transport", "_agreement", "_autograd", "_module", "_helpers"]
+ORDER = [
+    "_errors", "_world", "_faults", "_compile", "_sizes", "_transport", "_agreement", "_autograd", "_module",
+    "_helpers",
+]  # fmt: skip
 
 
 def imports(path: Path) -> set[str]:

@@ -176,5 +176,5 @@ def test_wrong_given_sizes_end_in_an_error_not_a_hang() -> None:
     """With the check off, the rank that sees it raises at once; the other one within the group's timeout."""
     with World("gloo", 2, deadlines=Deadlines(collective=2.0, case=10.0, kill=12.0)) as world:
         answers = world.run("ranks.calls:with_sizes", [[2, 2], [2, 3]])
-        assert [outcome.error for outcome in answers] == ["RuntimeError", "BadInputError"]
+        assert [outcome.error for outcome in answers] == ["TransportError", "BadInputError"]
         assert "sizes at rank 1 say 3" in answers[1].message

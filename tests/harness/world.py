@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Collection
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -74,15 +75,15 @@ class World:
             raise WorldFailure(f"{function} failed on ranks {sorted(failed)} of {self.size}", failed)
         return answers
 
-    def try_run(self, function: str, *args: Any) -> list[Any]:
-        """As `run`, with a RankError in place of a result where a rank raised."""
+    def try_run(self, function: str, *args: Any, lost: Collection[int] = ()) -> list[Any]:
+        """As `run`, with a RankError in place of a result where a rank raised, and None for ranks that are `lost`."""
         if not self.processes:
             self._start()
         request = dumps((function, args))
         for pipe in self._pipes:
             with contextlib.suppress(OSError):  # a dead worker: its sentinel says so below
                 pipe.send_bytes(request)
-        return self._collect(function, self.deadlines)
+        return self._collect(function, self.deadlines, lost)
 
     def kill(self) -> None:
         """End every worker at once."""
@@ -125,9 +126,9 @@ class World:
             self.kill()
             raise WorldFailure("joining the process group failed", failed)
 
-    def _collect(self, what: str, deadlines: Deadlines) -> list[Any]:
-        """One answer a rank. A dead worker, or one past its deadline, ends the world."""
-        answers: dict[int, Any] = {}
+    def _collect(self, what: str, deadlines: Deadlines, lost: Collection[int] = ()) -> list[Any]:
+        """One answer a rank. A dead worker, or one past its deadline, ends the world, unless it was to be lost."""
+        answers: dict[int, Any] = dict.fromkeys(lost)
         started = time.monotonic()
         ask_for_stacks = started + deadlines.case
         give_up = started + deadlines.kill

@@ -26,7 +26,9 @@ DENSE = [
 
 # ------------------------------------------------------------------ watching the process group
 
-COLLECTIVES = ("all_to_all_single", "all_gather", "broadcast", "all_reduce", "reduce_scatter", "isend", "irecv")
+COLLECTIVES = (
+    "all_to_all_single", "all_gather", "gather", "broadcast", "all_reduce", "reduce_scatter", "isend", "irecv",
+)  # fmt: skip
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 
 from ._agreement import agree
 from ._autograd import all_gather, all_gather_async, reduce_scatter
-from ._errors import BadInputError, DisagreementError, GatherError, StaleAnswerWarning
+from ._errors import BadInputError, DisagreementError, GatherError, StaleAnswerWarning, TransportError
 from ._helpers import (
     all_gather_same_dim,
     all_gather_variable_dim,
@@ -25,6 +25,7 @@ __all__ = [
     "GatherError",
     "RowLayout",
     "StaleAnswerWarning",
+    "TransportError",
     "agree",
     "all_gather",
     "all_gather_async",

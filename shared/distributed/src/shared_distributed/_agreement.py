@@ -131,7 +131,7 @@ def exchange(
     claim: Claim, world: int, group: ProcessGroup | None, *, summed: bool = False
 ) -> tuple[tuple[int, ...], int]:
     """Every rank's size along dim, and whose gradient any wants; one error on all if claims clash."""
-    rows = exchange_header(claim.header(), group)
+    rows = exchange_header(claim.kind.split()[0], claim.header(), group)
     problems = {rank: _ints_to_text(row[_BODY:]) for rank, row in enumerate(rows) if row[0] & _BAD}
     if problems:
         raise BadInputError(_bad_input(_op_of(rows[0]), problems, world))

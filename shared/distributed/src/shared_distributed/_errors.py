@@ -3,7 +3,8 @@
 
 GatherError (RuntimeError)          the root: everything raised here on purpose
 ├── BadInputError (ValueError)      one rank's own arguments cannot be used
-└── DisagreementError               each rank's arguments are fine alone, not together
+├── DisagreementError               each rank's arguments are fine alone, not together
+└── TransportError                  a collective failed underneath: a rank died, stopped or went another way
 
 StaleAnswerWarning (UserWarning)    "not distributed" was remembered from before the process group
 """
@@ -19,6 +20,10 @@ class BadInputError(GatherError, ValueError):
 
 class DisagreementError(GatherError):
     """The ranks' arguments do not fit together: shapes, dtypes, operations, grad modes."""
+
+
+class TransportError(GatherError):
+    """A collective failed underneath: a rank died, stopped, or is in another call. The group is lost."""
 
 
 class StaleAnswerWarning(UserWarning):

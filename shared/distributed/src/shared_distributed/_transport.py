@@ -33,29 +33,45 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from ._compile import opaque
-from ._errors import BadInputError
-from ._world import backend_by_device, control_device, is_compiling, rank_and_world
+from ._errors import BadInputError, TransportError
+from ._faults import transport_error
+from ._world import backend_by_device, control_device, global_rank, is_compiling, rank_and_world
 
 Group = ProcessGroup | None
 Works = list[dist.Work | None]
 
 # Above this an all-to-all's copies cost more than its single operation saves; at 4 MiB, 8 ranks: 15.4 ms against 13.8
 _SMALL = 2 << 20
-_TAG = 0x5D  # of our point-to-point messages, apart from anybody else's
+# of our point-to-point messages: apart from anybody else's, and from each other where ranks are in different calls
+_ROWS_TAG, _HEADER_TAG = 0x5D, 0x5E
 
 
-def exchange_header(header: Sequence[int], group: Group) -> list[list[int]]:
-    """Every rank's header, in rank order: one small collective, and the only read back to the host."""
+def exchange_header(operation: str, header: Sequence[int], group: Group) -> list[list[int]]:
+    """Every rank's header, in rank order: one small exchange, and the only read back to the host."""
     _, world = rank_and_world(group)
     device = control_device(group)
     mine = torch.tensor(header, dtype=torch.long).to(device)
     everyones = mine.new_empty(world * len(header))
-    if backend_by_device(group)[device.type] == "gloo":
-        # gloo's all-gather is a ring of W steps, this is one: at W = 8 on 2 cores 14 ms against 5
-        dist.all_to_all_single(everyones, mine.repeat(world), group=group)
-    else:
-        dist.all_gather(list(everyones.split(len(header))), mine, group=group)
+    try:
+        if backend_by_device(group)[device.type] == "gloo":
+            _exchange_on_gloo(everyones, mine, group)
+        else:
+            dist.all_gather(list(everyones.split(len(header))), mine, group=group)
+    except RuntimeError as error:
+        raise transport_error(f"{operation}: exchange of sizes", group, error) from error
     return read_to_host(everyones.view(world, -1))
+
+
+def _exchange_on_gloo(everyones: Tensor, mine: Tensor, group: Group) -> None:
+    """Not by the all-to-all that rows take: a header that meets rows, on ranks in different calls, would abort."""
+    rank, world = rank_and_world(group)
+    parts = list(everyones.split(mine.numel()))
+    if world == 2:
+        _wait_for(_point_to_point([mine, mine], parts, group, _HEADER_TAG))
+    else:  # at W = 8 on 2 cores 4 ms; all-to-all 8, all-gather (a ring of W steps) 14
+        root = global_rank(0, group)
+        dist.gather(mine, parts if rank == 0 else None, dst=root, group=group)
+        dist.broadcast(everyones, src=root, group=group)
 
 
 def read_to_host(headers: Tensor) -> list[list[int]]:
@@ -87,12 +103,23 @@ class Transfer:
         if own.numel() != counts[rank_and_world(group)[0]]:  # a compiled call: nobody could look before it ran
             raise BadInputError(f"sizes {tuple(sizes)} do not fit dim {dim} of shape {tuple(x.shape)}")
         self._flat = own.new_empty(sum(counts))
-        backend = backend_by_device(group)[x.device.type]
-        self._works = _GATHER.get(backend, _gather_by_broadcasts)(self._flat, own, counts, group)
+        self._group = group
+        move = _GATHER.get(backend_by_device(group)[x.device.type], _gather_by_broadcasts)
+        try:
+            self._works = move(self._flat, own, counts, group)
+        except RuntimeError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: RuntimeError) -> TransportError:
+        shape = (*self._before, tuple(self._sizes), *self._after)
+        return transport_error(f"gather of {self._dtype} {shape} along dim {self._dim}", self._group, error)
 
     def wait(self) -> Tensor:
         """The gathered tensor, once all of it is there."""
-        _wait_for(self._works)
+        try:
+            _wait_for(self._works)
+        except RuntimeError as error:
+            raise self._failed(error) from error
         flat, before, after = self._flat.view(self._dtype), self._before, self._after
         if prod(before) == 1:  # the blocks in rank order are the output already
             return flat.view(*before, sum(self._sizes), *after)
@@ -121,7 +148,7 @@ def _gather_by_broadcasts(flat: Tensor, own: Tensor, counts: Sequence[int], grou
     blocks = flat.split(list(counts))
     blocks[rank].copy_(own)
     return [
-        dist.broadcast(block, src=_global_rank(source, group), group=group, async_op=True)
+        dist.broadcast(block, src=global_rank(source, group), group=group, async_op=True)
         for source, block in enumerate(blocks)
         if block.numel() > 0
     ]
@@ -150,7 +177,11 @@ def sum_rows(x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> Tensor:
         flat = x.new_empty(x.numel())
         for block, part in zip(flat.split(counts), parts, strict=True):
             block.view(part.shape).copy_(part)
-    own = _SUM.get(backend, _sum_by_all_reduce)(flat, counts, rank, group)
+    try:
+        own = _SUM.get(backend, _sum_by_all_reduce)(flat, counts, rank, group)
+    except RuntimeError as error:
+        shape = (*x.shape[:dim], tuple(sizes), *x.shape[dim + 1 :])
+        raise transport_error(f"sum over ranks of {x.dtype} {shape} along dim {dim}", group, error) from error
     return own.to(x.dtype).view(parts[rank].shape)
 
 
@@ -221,18 +252,18 @@ def _flat(x: Tensor) -> Tensor:
     return x.as_strided((x.numel(),), (1,))  # view(-1) would keep the odd stride of a single element
 
 
-def _point_to_point(send: Sequence[Tensor], receive: Sequence[Tensor], group: Group) -> Works:
+def _point_to_point(send: Sequence[Tensor], receive: Sequence[Tensor], group: Group, tag: int = _ROWS_TAG) -> Works:
     """`send[r]` to each rank r, `receive[r]` from it; nothing where a block is empty."""
     rank, world = rank_and_world(group)
     receive[rank].copy_(send[rank])
     peers = [(rank + step) % world for step in range(1, world)]
     receives = [
-        dist.irecv(receive[peer], src=_global_rank(peer, group), group=group, tag=_TAG)
+        dist.irecv(receive[peer], src=global_rank(peer, group), group=group, tag=tag)
         for peer in reversed(peers)
         if receive[peer].numel() > 0
     ]
     sends = [
-        dist.isend(send[peer], dst=_global_rank(peer, group), group=group, tag=_TAG)
+        dist.isend(send[peer], dst=global_rank(peer, group), group=group, tag=tag)
         for peer in peers
         if send[peer].numel() > 0
     ]
@@ -243,10 +274,6 @@ def _wait_for(works: Works) -> None:
     for work in works:
         if work is not None:
             work.wait()
-
-
-def _global_rank(rank: int, group: Group) -> int:
-    return rank if group is None else dist.get_global_rank(group, rank)
 
 
 def _overlaps(a: Sequence[int], b: Sequence[int], scale: int) -> list[list[int]]:

@@ -23,6 +23,11 @@ def rank_and_world_or_alone(group: ProcessGroup | None) -> tuple[int, int]:
     return rank_and_world(group) if dist.is_available() and dist.is_initialized() else (0, 1)
 
 
+def global_rank(rank: int, group: ProcessGroup | None) -> int:
+    """A rank of the group, counted in the whole world."""
+    return rank if group is None else dist.get_global_rank(group, rank)
+
+
 def is_compiling() -> bool:
     """Whether torch.compile is tracing this call (torch 2.0 cannot, and has no such question)."""
     compiler = getattr(torch, "compiler", None)

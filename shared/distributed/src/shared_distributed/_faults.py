@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""When a collective fails underneath: which rank was doing what, as far as the others can still be heard.
+
+A transport's own message carries an address at best, never a rank. So every rank that fails leaves a note
+in the process group's store, looks for the others' notes, and says in its error who left none.
+"""
+
+import threading
+import time
+
+from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import _get_default_store
+
+from ._errors import TransportError
+from ._world import global_rank, rank_and_world
+
+_PATIENCE = 2.0  # seconds for the others to fail too, and say so
+_STORE_DEADLINE = 3.0  # seconds more for a store that does not answer
+
+
+def transport_error(operation: str, group: ProcessGroup | None, error: RuntimeError) -> TransportError:
+    """The error to raise for a collective that failed: which operation, on whom, and who has not reported."""
+    rank, world = rank_and_world(group)
+    reports, store_problem = _exchange_reports(operation, rank, world, group)
+    lines = [f"{operation} failed on rank {rank} of {world}: {str(error).strip()}"]
+    lines += [f"  rank {r} failed in: {what}" for r, what in sorted(reports.items()) if r != rank]
+    silent = [r for r in range(world) if r not in reports]
+    if store_problem:
+        lines.append(f"The other ranks could not be asked: {store_problem}")
+    elif silent:
+        who = f"No report from ranks {silent} within {_PATIENCE:g} seconds"
+        lines.append(f"{who}: dead, stopped, still waiting, or busy elsewhere.")
+    lines.append("The process group cannot be used any more: end the processes and start anew.")
+    return TransportError("\n".join(lines))
+
+
+def _exchange_reports(operation: str, rank: int, world: int, group: ProcessGroup | None) -> tuple[dict[int, str], str]:
+    """Every report there is, by rank, and what kept the store from answering."""
+    reports = {rank: operation}
+    problem = ["the store did not answer; the process that holds it may be gone or stopped."]
+    keys = {r: f"shared_distributed/failed/{global_rank(r, group)}" for r in range(world)}
+
+    def ask() -> None:
+        try:
+            store = _get_default_store()
+            store.set(keys[rank], operation)
+            store.add(f"{keys[rank]}/reports", 1)
+            end = time.monotonic() + _PATIENCE
+            while len(reports) < world and time.monotonic() < end:
+                time.sleep(0.05)
+                for r in [r for r in keys if r not in reports]:
+                    if store.add(f"{keys[r]}/reports", 0) > 0:  # asked so, since `get` would wait for it
+                        reports[r] = store.get(keys[r]).decode()
+            problem[0] = ""
+        except (RuntimeError, OSError) as error:
+            problem[0] = f"the store is gone too ({str(error).splitlines()[0]})."
+
+    # in a thread, since a store whose host is stopped answers nothing, and may take minutes to say so
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_PATIENCE + _STORE_DEADLINE)
+    return dict(reports), problem[0]

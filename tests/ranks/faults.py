@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+"""Ranks that die, stop, or go another way in the middle of a call; what the others then see."""
+
+import importlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import shared_distributed as core
+from harness.worker import place
+from oracle import values
+
+transport = importlib.import_module("shared_distributed._transport")
+
+LARGE = (1 << 20, 4)  # 16 MiB a rank: point to point, and long enough to be in the middle of
+
+
+class Seen(NamedTuple):
+    """What a call ended in on one rank, and after how many seconds."""
+
+    error: str
+    message: str
+    seconds: float
+
+
+def observe(call: Callable[[], Any]) -> Seen:
+    started = time.monotonic()
+    try:
+        call()
+    except Exception as error:  # any error is a result here
+        return Seen(type(error).__name__, str(error), time.monotonic() - started)
+    return Seen("", "", time.monotonic() - started)
+
+
+def lost_at(stage: str, victim: int, how: str) -> Seen:
+    """A gather, and for stage "backward" its summed backward, in which one rank gets a signal."""
+    rank = dist.get_rank()
+    dist.barrier()  # every pair is connected before anything happens
+    if rank == victim:
+        _arm(stage, getattr(signal, how))
+    x = values(rank, LARGE if stage == "data" else (rank + 1, 3), "float32").requires_grad_()
+
+    def call() -> None:
+        gathered, _ = core.all_gather(x)
+        (gathered * (rank + 1)).sum().backward()
+
+    return observe(call)
+
+
+def _arm(stage: str, number: int) -> None:
+    """Let this process get a signal at a stage of its next gather."""
+
+    def strike(*_: Any) -> Any:
+        os.kill(os.getpid(), number)
+
+    def strike_under_way(*args: Any) -> Any:
+        works = started(*args)
+        strike()
+        return works
+
+    if stage == "exchange":
+        agreement = importlib.import_module("shared_distributed._agreement")
+        agreement.exchange_header = strike
+    elif stage == "between":
+        transport._GATHER = {"gloo": strike}
+    elif stage == "data":
+        started = transport._GATHER["gloo"]
+        transport._GATHER = {"gloo": strike_under_way}
+    else:
+        transport._SUM = {"gloo": strike}
+
+
+def lost_store(timeout: float, how: str) -> Seen:
+    """Rank 0 holds the TCP store, and gets a signal: there is nobody left to ask."""
+    where = place()
+    note = Path(where.store).with_name("port")
+    if where.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, where.size, is_master=True, wait_for_workers=False)
+        (note.with_suffix(".new")).write_text(str(store.port))
+        note.with_suffix(".new").replace(note)
+    else:
+        for _ in range(600):
+            if note.exists():
+                break
+            time.sleep(0.05)
+        store = dist.TCPStore("127.0.0.1", int(note.read_text()), where.size)
+    patience = timedelta(seconds=timeout)
+    dist.init_process_group("gloo", store=store, rank=where.rank, world_size=where.size, timeout=patience)
+    dist.barrier()
+    if where.rank == 0:
+        os.kill(os.getpid(), getattr(signal, how))
+    return observe(lambda: core.all_gather(torch.ones(where.rank, 2)))
+
+
+def raises_between(goes_on: bool) -> Seen:
+    """Rank 1 fails in its own code before the summed backward; it stops there, or goes on with the next batch."""
+    rank = dist.get_rank()
+    dist.barrier()
+    x = values(rank, (rank + 1, 3), "float32").requires_grad_()
+
+    def call() -> None:
+        gathered, _ = core.all_gather(x)
+        if rank != 1:
+            (gathered * (rank + 1)).sum().backward()
+        elif goes_on:
+            core.all_gather(x)
+        else:
+            raise ZeroDivisionError("the user's own")
+
+    return observe(call)
+
+
+def out_of_order(kind: str) -> Seen:
+    """Rank 0 does first what the others do second."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    dist.barrier()
+    x = values(rank, (2, 3), "float32")
+    sizes = [2] * world
+
+    def scatter() -> Tensor:
+        return core.reduce_scatter(torch.ones(2 * world, 3), sizes=sizes)
+
+    calls: list[Callable[[], Any]] = {
+        "two gathers": [lambda: core.all_gather(x), lambda: core.all_gather(x.double())],
+        "with a scatter": [lambda: core.all_gather(x), scatter],
+        "with an all-reduce": [lambda: core.all_gather(x), lambda: dist.all_reduce(torch.ones(1000))],
+    }[kind]
+
+    def call() -> None:
+        for one in calls if rank == 0 else reversed(calls):
+            one()
+
+    return observe(call)
