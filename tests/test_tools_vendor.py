@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from downstream.trees import (
+    CORE,
     LAYOUTS,
     MINE,
     OLD,
@@ -330,6 +331,20 @@ def test_update_keeps_both_sides(vendored: Path, tree: Path) -> None:
         text = (vendored / TARGET).read_text()
         assert text == render("spear-tts") + MINE
         assert run("check", vendored).exit_code == 11
+
+
+def test_a_merge_that_breaks_the_code_is_said(vendored: Path, tree: Path) -> None:
+    """Their edit uses a name that our change took away: no conflict in the text, and no working module."""
+    file = vendored / TARGET
+    file.write_text(file.read_text() + "\n\nTRACING = is_compiling()\n")
+    commit(vendored)
+    for module in (tree / CORE).glob("*.py"):
+        module.write_text(module.read_text().replace("is_compiling", "is_tracing"))
+    result = run("update", vendored, "--merge")
+    assert result.exit_code == 15
+    assert "nobody defines is_compiling any more; mend it before you commit" in result.output
+    assert "TRACING = is_compiling()" in file.read_text()
+    assert run("check", vendored).exit_code == 11, "the lock has moved on: what is left is an edit"
 
 
 def test_a_conflict_leaves_markers_and_the_lock(vendored: Path, tree: Path) -> None:

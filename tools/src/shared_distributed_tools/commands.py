@@ -126,9 +126,11 @@ def update(ctx: click.Context, repo: Path, with_merge: bool) -> None:
         change.apply()
         if change.conflict:
             click.echo(f"{name}: conflict; resolve the markers in it, then run `adapters update` again", err=True)
+        elif change.writes_file and change.broken:
+            click.echo(f"{name}: merged without a conflict, but {change.broken}; mend it before you commit", err=True)
         else:
             click.echo(f"{name}: {outcome}", err=True)
-    if any(change.conflict for change in changes):
+    if any(change.conflict or (change.writes_file and change.broken) for change in changes):
         ctx.exit(State.CONFLICT.exit_code)
 
 

@@ -14,6 +14,7 @@ from .lock import Lock, LockError, read_lock
 from .paths import locate, lock_path
 from .render import rendered_parts
 from .status import Inspection, State, inspect
+from .verify import undefined_names
 
 _HAS_THEIR_WORK = frozenset({State.UNTRACKED, State.EDITED, State.BOTH, State.TAMPERED, State.CONFLICT})
 
@@ -42,6 +43,15 @@ class Change:
         """The file's change, as a unified diff."""
         name = self.seen.relative
         return unified(self.seen.content, self.content, f"{name} (now)", f"{name} (new)")
+
+    @property
+    def broken(self) -> str:
+        """What a merge that is clean as text got wrong as Python, in words."""
+        try:
+            missing = undefined_names(self.content.decode())
+        except SyntaxError as error:
+            return f"line {error.lineno} is no Python any more"
+        return f"nobody defines {', '.join(sorted(missing))} any more" if missing else ""
 
     def apply(self) -> None:
         """Write what differs: the file first, since the old lock is still good for an old file, and

@@ -15,7 +15,7 @@ _MODULE_NAMES = frozenset({"__name__", "__file__", "__doc__"})
 
 def verify(text: str) -> None:
     """RenderError for an undefined name, an export that is not there, or an import that may be missing."""
-    missing = _undefined(symtable.symtable(text, "rendered", "exec"))
+    missing = undefined_names(text)
     if missing:
         msg = f"the rendered file would use undefined names: {', '.join(sorted(missing))}"
         raise RenderError(msg)
@@ -35,7 +35,9 @@ def _defined(top: symtable.SymbolTable) -> set[str]:
     return {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
 
 
-def _undefined(top: symtable.SymbolTable) -> set[str]:
+def undefined_names(text: str) -> set[str]:
+    """Names that a module reads and nobody defines. SyntaxError where it is no Python."""
+    top = symtable.symtable(text, "module", "exec")
     known = _defined(top) | set(dir(builtins)) | _MODULE_NAMES
     return {
         symbol.get_name()
