@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""mirasol's `distributed.py`, over the shared core."""
+"""mirasol's `distributed.py`, over the shared core.
+
+>>> get_is_distributed()  # alone: do not gather
+False
+>>> all_gather_variable_dim(torch.ones(3, 2))[1]
+tensor([3])
+"""
 
 from collections.abc import Callable
 from functools import cache, update_wrapper
@@ -39,7 +45,8 @@ class _Remembered:
 
 
 @_Remembered
-def get_is_distributed() -> bool:  # asked once in a process
+def get_is_distributed() -> bool:
+    """Whether there is more than one rank. Asked once in a process."""
     return is_distributed()
 
 
@@ -50,6 +57,8 @@ def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple
 
 
 class AllGather(Function):
+    """`apply(x, dim, sizes)`: `(… n_r …) -> (… sum(n) …)` and the sizes; gradient: own slice."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, sizes: Any) -> tuple[Tensor, Tensor]:
         assert get_is_distributed()  # the original's answer to a missing process group

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""musiclm's `distributed.py`, over the shared core."""
+"""musiclm's `distributed.py`, over the shared core.
+
+>>> AllGather(dim=1)(torch.ones(2, 3))[1] is None  # alone: the input itself, and no sizes
+True
+>>> all_gather_variable_dim(torch.ones(2, 3), dim=1)[1]
+tensor([3])
+"""
 
 from typing import Any
 
@@ -24,6 +30,8 @@ def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple
 
 
 class AllGatherFunction(Function):
+    """`apply(x, dim, sizes, all_reduce_grads)`: the gathered tensor, and the sizes as a LongTensor."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, sizes: Any, all_reduce_grads: bool) -> tuple[Tensor, Tensor]:
         gathered, ctx.layout = gather_with_layout(x, dim, sizes)
@@ -38,6 +46,8 @@ class AllGatherFunction(Function):
 
 
 class AllGather(nn.Module):
+    """`(… n_r …) -> (… sum(n) …)` and the sizes; gradient: own slice, or its sum over ranks."""
+
     def __init__(self, dim: int, *, all_reduce_grads: bool = False) -> None:
         super().__init__()
         self.dim = dim

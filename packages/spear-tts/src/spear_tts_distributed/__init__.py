@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""spear-tts' `distributed.py`, over the shared core."""
+"""spear-tts' `distributed.py`, over the shared core.
+
+>>> gathered, sizes = all_gather(torch.ones(3, 2), 0, None)
+>>> sizes is None  # alone
+True
+"""
 
 from typing import Any
 
@@ -18,6 +23,8 @@ def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple
 
 
 class AllGather(Function):
+    """`apply(x, dim, sizes)`: `(… n_r …) -> (… sum(n) …)` and the sizes; gradient: own slice."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, sizes: Any) -> tuple[Tensor, Tensor | None]:
         ctx.is_dist = is_distributed()  # asked at every call

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""st-moe's `distributed.py`, over the shared core."""
+"""st-moe's `distributed.py`, over the shared core.
+
+>>> AllGather(dim=0)(*split_by_rank((torch.ones(3, 2),)))[1]
+tensor([3])
+"""
 
 from typing import Any, TypeVar
 
@@ -29,14 +33,17 @@ T = TypeVar("T")
 
 
 def exists(val: object) -> bool:
+    """Whether a value is not None."""
     return val is not None
 
 
 def default(val: T | None, d: T) -> T:
+    """The value, or `d` where it is None."""
     return d if val is None else val
 
 
 def divisible_by(num: int, den: int) -> bool:
+    """Whether `den` divides `num`."""
     return (num % den) == 0
 
 
@@ -57,6 +64,8 @@ def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple
 
 
 class AllGatherFunction(Function):
+    """`apply(x, dim, sizes)`: the gathered tensor, and the sizes as a LongTensor; gradient: own slice."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, sizes: Any) -> tuple[Tensor, Tensor]:
         gathered, ctx.layout = gather_with_layout(x, dim, sizes)
@@ -69,6 +78,8 @@ class AllGatherFunction(Function):
 
 
 class AllGather(nn.Module):
+    """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor; gradient: own slice."""
+
     def __init__(self, *, dim: int = 0) -> None:
         super().__init__()
         self.dim = dim

@@ -69,6 +69,10 @@ def agree(
 
     Where gradients are summed, a rank whose input needs none takes part in the backward all the same
     if any other rank's does: a detached input that requires grad stands in for its own.
+
+    >>> _, dim, sizes = agree("gather", torch.ones(3, 2), -1, None)
+    >>> dim, sizes
+    (1, (2,))
     """
     if is_compiling():
         dim, agreed = _agree_while_compiling(op, x, dim, sizes, grad, group)

@@ -23,7 +23,12 @@ from ._world import is_compiling, is_distributed, rank_and_world
 def gather_with_layout(
     t: Tensor, dim: int = 0, sizes: Sizes | None = None, *, group: ProcessGroup | None = None
 ) -> tuple[Tensor, RowLayout]:
-    """`(… n_r …) -> (… sum(n) …)` and which rows came from whom; carries no gradient."""
+    """`(… n_r …) -> (… sum(n) …)` and which rows came from whom; carries no gradient.
+
+    >>> gathered, layout = gather_with_layout(torch.ones(3, 2))
+    >>> layout.rows
+    slice(0, 3, None)
+    """
     rank_and_world(group)  # torch's own error where there is no group
     if is_compiling() and sizes is None:
         gathered, found = _gather_unsized_operator(t, dim % t.ndim, group)
@@ -35,13 +40,21 @@ def gather_with_layout(
 def all_gather_variable_dim(
     t: Tensor, dim: int = 0, sizes: Sizes | None = None, *, group: ProcessGroup | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor `(world,)`; carries no gradient."""
+    """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor `(world,)`; carries no gradient.
+
+    >>> all_gather_variable_dim(torch.ones(3, 2), dim=1)[1]
+    tensor([2])
+    """
     gathered, layout = gather_with_layout(t, dim, sizes, group=group)
     return gathered, layout.sizes_tensor(t.device)
 
 
 def all_gather_same_dim(t: Tensor, *, group: ProcessGroup | None = None) -> list[Tensor]:
-    """Every rank's tensor, all of one shape (0-d too), as a list in rank order; carries no gradient."""
+    """Every rank's tensor, all of one shape (0-d too), as a list in rank order; carries no gradient.
+
+    >>> all_gather_same_dim(torch.tensor(7.0))
+    [tensor(7.)]
+    """
     _, world = rank_and_world(group)
     t, _, _ = agree("all_gather_same_dim", t, None, None, group=group)
     stacked = gather_rows(t[None], 0, [1] * world, group)
@@ -49,7 +62,11 @@ def all_gather_same_dim(t: Tensor, *, group: ProcessGroup | None = None) -> list
 
 
 def gather_sizes(t: Tensor, *, dim: int, group: ProcessGroup | None = None) -> Tensor:
-    """Every rank's size along `dim`: LongTensor `(world,)`. The ranks may differ in all else."""
+    """Every rank's size along `dim`: LongTensor `(world,)`. The ranks may differ in all else.
+
+    >>> gather_sizes(torch.ones(3, 2), dim=0)
+    tensor([3])
+    """
     rank_and_world(group)  # torch's own error where there is no group
     return sizes_tensor(agree_on_sizes(t, dim, group), t.device)
 
@@ -59,6 +76,9 @@ def split_by_rank(x: Tensor | tuple[Tensor, ...], *, group: ProcessGroup | None 
 
     (t_0, …, t_W-1)  ->  t_r, each t's `shape[0]`
     (W, n, …)        ->  x[r], n for every rank
+
+    >>> split_by_rank((torch.ones(3, 2),))[1]
+    tensor([3])
     """
     part = x[rank_and_world(group)[0]]
     sizes = [t.shape[0] for t in x] if isinstance(x, tuple) else [x.shape[1]] * x.shape[0]
@@ -66,13 +86,21 @@ def split_by_rank(x: Tensor | tuple[Tensor, ...], *, group: ProcessGroup | None 
 
 
 def pad_dim_to(t: Tensor, length: int, dim: int = 0) -> Tensor:
-    """Pad with zeros, or crop, at the end of `dim`: `(… n …) -> (… length …)`."""
+    """Pad with zeros, or crop, at the end of `dim`: `(… n …) -> (… length …)`.
+
+    >>> pad_dim_to(torch.ones(2), 3)
+    tensor([1., 1., 0.])
+    """
     trailing = -dim - 1 if dim < 0 else t.ndim - dim - 1
     return functional.pad(t, (0, 0) * trailing + (0, length - t.shape[dim]))
 
 
 def has_only_one_value(t: Tensor) -> Tensor:
-    """Whether all elements equal the first: a 0-d bool tensor."""
+    """Whether all elements equal the first: a 0-d bool tensor.
+
+    >>> has_only_one_value(torch.tensor([4, 4, 5]))
+    tensor(False)
+    """
     return (t == t[0]).all()
 
 
@@ -80,6 +108,9 @@ def warn_if_stale(what: str, remedy: str) -> bool:
     """Warn where a remembered "not distributed" no longer holds; whether it did.
 
     Never while compiling: a warning breaks a full graph.
+
+    >>> warn_if_stale("this module was built", "Build it later.")  # not distributed: nothing is stale
+    False
     """
     if is_compiling() or not is_distributed():
         return False

@@ -9,7 +9,11 @@ from torch.distributed import ProcessGroup
 
 
 def is_distributed(group: ProcessGroup | None = None) -> bool:
-    """Whether there is a process group, and more than one rank in it. Asked anew at every call."""
+    """Whether there is a process group, and more than one rank in it. Asked anew at every call.
+
+    >>> is_distributed()
+    False
+    """
     return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 

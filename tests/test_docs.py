@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""Every public name says what it does, with shapes and an example; every example is true."""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import shared_distributed
+from conftest import ADAPTERS
+from harness import Worlds
+
+ROOT = Path(__file__).parent.parent
+ADAPTER_MODULES = [f"{name.replace('-', '_')}_distributed" for name in ADAPTERS]
+DEFINING = sorted({getattr(shared_distributed, name).__module__ for name in shared_distributed.__all__})
+
+
+def public(module: str) -> dict[str, object]:
+    loaded = importlib.import_module(module)
+    return {name: getattr(loaded, name) for name in loaded.__all__}
+
+
+@pytest.mark.parametrize("module", ["shared_distributed", *ADAPTER_MODULES])
+def test_every_public_name_has_a_docstring(module: str) -> None:
+    """Of its own: one inherited from nn.Module or Function says nothing about it."""
+    for name, value in {"the module": importlib.import_module(module), **public(module)}.items():
+        value = getattr(value, "__self__", value)  # all_gather is AllGather.apply
+        own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+        assert own, f"{module}.{name} has no docstring"
+
+
+def test_every_public_name_of_the_core_has_an_example() -> None:
+    """Errors and warnings apart: those are raised, not called."""
+    for name, value in public("shared_distributed").items():
+        if not (inspect.isclass(value) and issubclass(value, BaseException)):
+            assert ">>> " in (value.__doc__ or ""), f"{name} has no example"
+
+
+@pytest.mark.parametrize("module", [m for m in DEFINING if m != "shared_distributed._errors"] + ADAPTER_MODULES)
+def test_examples_in_docstrings(module: str, worlds: Worlds) -> None:
+    """What a docstring shows is what happens."""
+    ((attempted, problem),) = worlds.get("gloo", 1).run("ranks.examples:run", module)
+    assert attempted > 0
+    assert not problem
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    """Files that README and its like point to are there."""
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")]
+    for document in documents:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.relative_to(ROOT)} points to {target}"
