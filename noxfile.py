@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 import hashlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -14,14 +15,15 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
 ROOT = Path(__file__).parent
-ADAPTERS = ["musiclm", "spear-tts", "mirasol", "st-moe"]
+ADAPTERS = sorted(contract.parent.name for contract in ROOT.glob("packages/*/contract.json"))
 DISTRIBUTIONS = ["shared/distributed", *[f"packages/{name}" for name in ADAPTERS], "tools"]
-DEVELOPMENT = ["matplotlib", "nox", "numpy", "pytest", "hypothesis", "ruff", "mypy", "hatchling"]
+MODULES = ["shared_distributed", *[f"{name.replace('-', '_')}_distributed" for name in ADAPTERS]]
+DEVELOPMENT = ["matplotlib", "nox", "numpy", "pdoc", "pytest", "hypothesis", "ruff", "mypy", "hatchling"]
 COMPARED = ["torchmetrics", "accelerate"]  # what the benchmark compares with
 CONSTRAINTS = "tests/constraints.txt"
 
 SUITES = [
-    *[(suite, backend) for suite in ["core", *ADAPTERS] for backend in ["gloo", "nccl"]],
+    *[(suite, backend) for suite in ["core", *ADAPTERS] for backend in ["gloo", "nccl-rules", "nccl"]],
     ("vendored", "gloo"),
     ("tools", ""),
 ]
@@ -97,6 +99,22 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
+def example(session: nox.Session) -> None:
+    """Contrastive training with ragged batches under torchrun, beside one process; draws both loss curves."""
+    script, arguments = "shared/distributed/examples/contrastive.py", session.posargs or ["--plot", "contrastive.svg"]
+    session.env.setdefault("OMP_NUM_THREADS", "1")
+    run(session, "torch.distributed.run", "--standalone", "--nproc-per-node=3", script, *arguments)
+
+
+@nox.session(requires=["env"], venv_backend="none", default=False)
+def docs(session: nox.Session) -> None:
+    """The API reference, from the docstrings, into site/. Fails on a missing docstring or a broken example."""
+    run(session, "pytest", "-q", "tests/test_docs.py")
+    run(session, "pdoc", "--docformat", "google", "-o", "site", *MODULES)
+    session.log("open site/index.html")
+
+
+@nox.session(requires=["env"], venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
     """Measure the core beside every alternative; --quick takes under 90 seconds."""
     session.run(python(session), "-m", "pip", "install", "-q", "-c", CONSTRAINTS, *COMPARED, external=True)
@@ -131,7 +149,38 @@ def build(session: nox.Session) -> None:
         clean = str(Path(folder) / "bin" / "python")
         wheels = [str(path) for path in built if path.suffix == ".whl"]
         session.run(clean, "-m", "pip", "install", "-q", "-c", CONSTRAINTS, *wheels, external=True)
-        modules = ["shared_distributed", *[f"{n.replace('-', '_')}_distributed" for n in ADAPTERS]]
         session.chdir(folder)
-        session.run(clean, "-c", f"import {', '.join(modules)}, shared_distributed_tools", external=True)
+        session.run(clean, "-c", f"import {', '.join(MODULES)}, shared_distributed_tools", external=True)
         session.run(clean, "-m", "shared_distributed_tools", "demo", external=True)
+        package = Path(folder) / "project" / "spear_tts_pytorch"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        vendor_it = ["-m", "shared_distributed_tools", "vendor", "spear-tts", "project"]
+        session.run(clean, *vendor_it, silent=True, external=True)  # shows a diff of the whole file
+        session.chdir(package.parent)
+        session.run(clean, "-c", VENDORED_FILE_ALONE, external=True)
+
+
+VENDORED_FILE_ALONE = """
+import sys
+sys.modules["shared_distributed"] = None  # installed here, and not to be used
+import torch
+from spear_tts_pytorch.distributed import all_gather
+x = torch.ones(3, 2)
+assert all_gather(x, 0, None)[0].equal(x)
+print("the vendored file runs without the core:", all_gather)
+"""
+
+
+@nox.session(venv_backend="none", default=False)
+def release(session: nox.Session) -> None:
+    """Set the version of the whole workspace: nox -s release -- 0.2.0."""
+    (version,) = session.posargs
+    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
+        session.error(f"{version} is no version of the form 1.2.3")
+    for file in [*[ROOT / folder / "pyproject.toml" for folder in DISTRIBUTIONS], ROOT / "tools/README.md"]:
+        text = re.sub(r'^version = ".+"$', f'version = "{version}"', file.read_text(), flags=re.MULTILINE)
+        file.write_text(re.sub(r"(shared-distributed(?:-tools)?[>=]=)[\d.]+", rf"\g<1>{version}", text))
+    changes = ROOT / "CHANGELOG.md"
+    changes.write_text(changes.read_text().replace("## [Unreleased]", f"## [Unreleased]\n\n## [{version}]", 1))
+    session.log("version %s: look at the diff, run nox -s tests build, commit and tag", version)

@@ -11,19 +11,24 @@ from pathlib import Path
 import pytest
 import torch
 
+from adapters import CONTRACTS
 from harness import World, Worlds
 
+BACKENDS = ("gloo", "nccl-rules", "nccl")
 WORLD_SIZES = (1, 2, 3, 4, 8)
-ADAPTERS = ("musiclm", "spear-tts", "mirasol", "st-moe")
+ADAPTERS = tuple(CONTRACTS)
 SUITES = ("core", *ADAPTERS, "tools")
 VENDORED = ("test_bad_input.py", "test_contract.py", "test_gradients.py", "test_matrix.py")
-VENDORED_SIZES = (1, 2, 3)  # the same code as the packages': fewer worlds than they get
+# Fewer worlds for the vendored files, which are the packages' code, and over nccl-rules, where every operation costs an
+# exchange. Left out there: the matrix on four and eight ranks (four meet in test_gradients and test_core), most batches
+# of test_fuzz, and what `only_over` gives a reason for. In the worlds that are left nothing is thinned.
+FEWER_SIZES = (1, 2, 3)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ranks")
     group.addoption("--suite", choices=SUITES, help="only the tests of one adapter, of the core, or of the tools")
-    group.addoption("--backend", default="gloo", choices=("gloo", "nccl"), help="what the ranks speak over")
+    group.addoption("--backend", default="gloo", choices=BACKENDS, help="what the ranks speak over")
     group.addoption("--world-size", type=int, action="append", help="only worlds of this size (may be repeated)")
     group.addoption("--vendored", action="store_true", help="the adapter suites, against the rendered files")
     group.addoption("--require-nccl", action="store_true", help="fail where NCCL tests would be skipped")
@@ -31,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "suite(name): the suite that a test belongs to; core where it has none")
+    config.addinivalue_line("markers", "only_over(*backends, reason): skipped, with this reason, over all others")
     if config.getoption("--vendored"):
         use_vendored_files(config)
     if config.getoption("--backend") == "nccl":
@@ -74,7 +80,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the chosen suite. A test's suite is its marker's, else that of its file's name, else core."""
+    """Keep the chosen suite and what has to do with the chosen backend.
+
+    A test's suite is its marker's, else that of its file's name, else core. A test without ranks says the same over
+    every backend, and runs with gloo; so does one that takes `worlds` but no `backend`, for a reason that `only_over`
+    gives.
+    """
     chosen = [config.getoption("--suite")] if config.getoption("--suite") else list(SUITES)
     if config.getoption("--vendored"):
         chosen = list(ADAPTERS)
@@ -85,18 +96,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             return str(marker.args[0])
         return "tools" if item.path.name.startswith("test_tools") else "core"
 
-    deselected = [item for item in items if suite_of(item) not in chosen]
-    items[:] = [item for item in items if suite_of(item) in chosen]
+    backend = config.getoption("--backend")
+
+    def belongs(item: pytest.Item) -> bool:
+        over_ranks = {"backend", "worlds"} & set(getattr(item, "fixturenames", ()))
+        return suite_of(item) in chosen and (backend == "gloo" or bool(over_ranks))
+
+    deselected = [item for item in items if not belongs(item)]
+    items[:] = [item for item in items if belongs(item)]
     config.hook.pytest_deselected(items=deselected)
+    for item in items:
+        only = item.get_closest_marker("only_over")
+        if only is not None and backend not in only.args:
+            item.add_marker(pytest.mark.skip(reason=f"over {' and '.join(only.args)} only: {only.kwargs['reason']}"))
+        elif only is None and backend != "gloo" and "backend" not in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skip(reason="speaks over gloo whatever the backend, and does not say why"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`world_size` runs over every world size that the options and the machine allow."""
     if "world_size" in metafunc.fixturenames:
-        sizes = metafunc.config.getoption("--world-size") or (
-            VENDORED_SIZES if metafunc.config.getoption("--vendored") else WORLD_SIZES
-        )
-        if metafunc.config.getoption("--backend") == "nccl":
+        backend = metafunc.config.getoption("--backend")
+        fewer = metafunc.config.getoption("--vendored") or backend == "nccl-rules"
+        sizes = metafunc.config.getoption("--world-size") or (FEWER_SIZES if fewer else WORLD_SIZES)
+        if backend == "nccl":
             sizes = [size for size in sizes if size <= torch.cuda.device_count()]
         metafunc.parametrize("world_size", sizes, ids=[f"W{size}" for size in sizes])
 

@@ -3,8 +3,10 @@
 
 import pytest
 
-from harness import Worlds
+from harness import World, Worlds
 from test_matrix import SUBJECTS
+
+pytestmark = pytest.mark.only_over("gloo", "nccl", reason="compiled code calls what the other tests call here")
 
 ROUNDS = {2: [(2, 3), (4, 5), (6, 3), (3, 7), (5, 2), (9, 4)], 3: [(2, 3, 4), (4, 5, 2), (6, 3, 3), (3, 7, 5)]}
 # "local" of those that also sum is a part of the same code
@@ -12,9 +14,9 @@ COMPILED = [s for s in SUBJECTS if s not in ("core local", "musiclm local")]
 GATHERERS = [pytest.param(s, marks=pytest.mark.suite(s.split()[0])) for s in COMPILED]
 
 
-def check(worlds: Worlds, world: int, subject: str, compiler: str, given: str) -> None:
-    for wrong, graphs in worlds.get("gloo", world).run(
-        "ranks.compiled:compiled_like_eager", subject, compiler, given, ROUNDS[world]
+def check(world: World, subject: str, compiler: str, given: str) -> None:
+    for wrong, graphs in world.run(
+        "ranks.compiled:compiled_like_eager", subject, compiler, given, ROUNDS[world.size]
     ):
         assert not wrong
         assert graphs <= 2, "new sizes recompiled more than once"
@@ -22,15 +24,15 @@ def check(worlds: Worlds, world: int, subject: str, compiler: str, given: str) -
 
 @pytest.mark.parametrize("given", ["no", "list", "tensor"])
 @pytest.mark.parametrize("subject", GATHERERS)
-def test_compiled_is_eager(subject: str, given: str, worlds: Worlds) -> None:
+def test_compiled_is_eager(subject: str, given: str, backend: str, worlds: Worlds) -> None:
     """Values, sizes and gradients over several sets of sizes, with no more than two graphs."""
-    check(worlds, 2, subject, "aot_eager", given)
+    check(worlds.get(backend, 2), subject, "aot_eager", given)
 
 
 @pytest.mark.parametrize("subject", [g for g in GATHERERS if g.values[0] in ("core sum", "musiclm sum")])
-def test_compiled_is_eager_on_three_ranks(subject: str, worlds: Worlds) -> None:
+def test_compiled_is_eager_on_three_ranks(subject: str, backend: str, worlds: Worlds) -> None:
     """The same on an odd world."""
-    check(worlds, 3, subject, "aot_eager", "no")
+    check(worlds.get(backend, 3), subject, "aot_eager", "no")
 
 
 @pytest.mark.parametrize(
@@ -48,57 +50,57 @@ def test_compiled_is_eager_on_three_ranks(subject: str, worlds: Worlds) -> None:
         ]
     ],
 )
-def test_inductor_is_eager(subject: str, given: str, worlds: Worlds) -> None:
+def test_inductor_is_eager(subject: str, given: str, backend: str, worlds: Worlds) -> None:
     """The default compiler, with a way of passing sizes each."""
-    check(worlds, 2, subject, "inductor", given)
+    check(worlds.get(backend, 2), subject, "inductor", given)
 
 
 @pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
-def test_compiled_reduce_scatter(compiler: str, worlds: Worlds) -> None:
+def test_compiled_reduce_scatter(compiler: str, backend: str, worlds: Worlds) -> None:
     """The adjoint compiles as well, with its gradient."""
-    for right in worlds.get("gloo", 2).run("ranks.compiled:compiled_reduce_scatter", compiler, ROUNDS[2][:3]):
+    for right in worlds.get(backend, 2).run("ranks.compiled:compiled_reduce_scatter", compiler, ROUNDS[2][:3]):
         assert right == [True] * 3
 
 
-def test_compiled_in_a_subgroup(worlds: Worlds) -> None:
+def test_compiled_in_a_subgroup(backend: str, worlds: Worlds) -> None:
     """`group=` in a compiled region."""
-    answers = worlds.get("gloo", 3).run("ranks.compiled:compiled_group", [0, 2])
+    answers = worlds.get(backend, 3).run("ranks.compiled:compiled_group", [0, 2])
     assert answers == [([2.0] * 4, [1, 3]), None, ([2.0] * 4, [1, 3])]
 
 
-def test_compiled_disagreement_raises_on_every_rank(worlds: Worlds) -> None:
+def test_compiled_disagreement_raises_on_every_rank(backend: str, worlds: Worlds) -> None:
     """The agreement runs inside the compiled region, with the same words."""
-    outcomes = worlds.get("gloo", 2).run("ranks.compiled:compiled_disagreement")
+    outcomes = worlds.get(backend, 2).run("ranks.compiled:compiled_disagreement")
     assert [outcome.error for outcome in outcomes] == ["DisagreementError"] * 2
     assert outcomes[0].message == outcomes[1].message
     assert "(2, 4)" in outcomes[0].message
 
 
-def test_compiled_ranks_that_differ_in_requires_grad_are_told(worlds: Worlds) -> None:
+def test_compiled_ranks_that_differ_in_requires_grad_are_told(backend: str, worlds: Worlds) -> None:
     """No input is replaced in a compiled region: all ranks raise where only some want a summed gradient."""
-    outcomes = worlds.get("gloo", 2).run("ranks.compiled:compiled_wants", [True, False])
+    outcomes = worlds.get(backend, 2).run("ranks.compiled:compiled_wants", [True, False])
     assert [outcome.error for outcome in outcomes] == ["DisagreementError"] * 2
     assert "ranks [1] cannot take part" in outcomes[0].message
-    assert [o.value for o in worlds.get("gloo", 2).run("ranks.compiled:compiled_wants", [False, False])] == [False] * 2
+    assert [o.value for o in worlds.get(backend, 2).run("ranks.compiled:compiled_wants", [False, False])] == [False] * 2
 
 
-def test_compiled_sizes_that_do_not_fit_raise(worlds: Worlds) -> None:
+def test_compiled_sizes_that_do_not_fit_raise(backend: str, worlds: Worlds) -> None:
     """What a rank can see of given sizes it checks when the compiled region runs."""
-    outcomes = worlds.get("gloo", 2).run("ranks.compiled:compiled_wrong_sizes")
+    outcomes = worlds.get(backend, 2).run("ranks.compiled:compiled_wrong_sizes")
     assert [outcome.error for outcome in outcomes] == ["BadInputError"] * 2
     assert "(5, 5)" in outcomes[0].message
 
 
 @pytest.mark.parametrize("subject", GATHERERS)
-def test_compiled_and_eager_ranks_meet(subject: str, worlds: Worlds) -> None:
+def test_compiled_and_eager_ranks_meet(subject: str, backend: str, worlds: Worlds) -> None:
     """A rank that falls back to eager enters the same collectives as those still compiled."""
     each = 6.0 if subject.endswith("sum") else 2.0
-    answers = worlds.get("gloo", 3).run("ranks.compiled:some_ranks_compiled", subject)
+    answers = worlds.get(backend, 3).run("ranks.compiled:some_ranks_compiled", subject)
     doubled = [0.0, 2.0, 2.0, 4.0, 4.0, 4.0]
     assert answers == [doubled + [each] * (rank + 1) for rank in range(3)]
 
 
 @pytest.mark.suite("mirasol")
-def test_mirasol_answers_while_compiling(worlds: Worlds) -> None:
+def test_mirasol_answers_while_compiling(backend: str, worlds: Worlds) -> None:
     """get_is_distributed() compiles whole, and its answer there is fresh."""
-    assert worlds.get("gloo", 2).run("ranks.compiled:stale_answers_while_compiling") == [{"asked": 1.0}] * 2
+    assert worlds.get(backend, 2).run("ranks.compiled:stale_answers_while_compiling") == [{"asked": 1.0}] * 2

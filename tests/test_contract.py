@@ -8,42 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from adapters import CONTRACTS
 from conftest import ADAPTERS
 from harness import World, Worlds
-
-DIM_SIZES = "(t, dim=0, sizes=None)"
-FUNCTION = ("(ctx, x, dim, sizes)", "(ctx, grads, _)")
-
-# name -> signature; a Function gives (forward, backward), a Module (__init__, forward)
-API: dict[str, dict[str, Any]] = {
-    "musiclm": {
-        "AllGather": ("(self, dim, *, all_reduce_grads=False)", "(self, x, sizes=None)"),
-        "AllGatherFunction": ("(ctx, x, dim, sizes, all_reduce_grads)", "(ctx, grads, _)"),
-        "all_gather_same_dim": "(t)",
-        "all_gather_variable_dim": DIM_SIZES,
-    },
-    "spear-tts": {"AllGather": FUNCTION, "all_gather": None, "all_gather_variable_dim": DIM_SIZES},
-    "mirasol": {
-        "AllGather": FUNCTION,
-        "all_gather": None,
-        "all_gather_variable_dim": DIM_SIZES,
-        "get_is_distributed": "()",
-        "pad_dim_to": "(t, length, dim=0)",
-    },
-    "st-moe": {
-        "AllGather": ("(self, *, dim=0)", "(self, x, sizes=None)"),
-        "AllGatherFunction": FUNCTION,
-        "all_gather_same_dim": "(t)",
-        "all_gather_variable_dim": DIM_SIZES,
-        "default": "(val, d)",
-        "divisible_by": "(num, den)",
-        "exists": "(val)",
-        "gather_sizes": "(t, *, dim)",
-        "has_only_one_value": "(t)",
-        "pad_dim_to": "(t, length, dim=0)",
-        "split_by_rank": "(x)",
-    },
-}
 
 of_adapter = pytest.mark.parametrize("name", [pytest.param(a, marks=pytest.mark.suite(a)) for a in ADAPTERS])
 
@@ -61,19 +28,23 @@ def signature(function: Any) -> str:
 
 @of_adapter
 def test_exported_names_and_signatures(name: str) -> None:
-    """Every name of the original, with its signature to the letter, and no other."""
-    assert sorted(module(name).__all__) == sorted(API[name])
-    for attribute, expected in API[name].items():
+    """Every name of the original, with its signature to the letter, and no other.
+
+    In the contract a Function has two, its forward and backward, and a Module too, its __init__ and forward.
+    """
+    api = CONTRACTS[name]["api"]
+    assert sorted(module(name).__all__) == sorted(api)
+    for attribute, expected in api.items():
         subject = getattr(module(name), attribute)
-        if isinstance(expected, tuple):
+        if isinstance(expected, list):
             is_function = issubclass(subject, torch.autograd.Function)
             assert is_function != issubclass(subject, torch.nn.Module)
             first, second = (subject.forward, subject.backward) if is_function else (subject.__init__, subject.forward)
-            assert (signature(first), signature(second)) == expected
-        elif expected is not None:
-            assert signature(subject) == expected
-        else:
+            assert [signature(first), signature(second)] == expected
+        elif expected == "AllGather.apply":
             assert subject == module(name).AllGather.apply
+        else:
+            assert signature(subject) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,9 +59,9 @@ def test_exported_names_and_signatures(name: str) -> None:
         ]
     ],
 )
-def test_backward_arity(name: str, function: str, arity: int, worlds: Worlds) -> None:
+def test_backward_arity(name: str, function: str, arity: int, backend: str, worlds: Worlds) -> None:
     """A backward returns as many gradients as the original's."""
-    assert worlds.get("gloo", 2).run("ranks.calls:backward_arity", name, function) == [arity, arity]
+    assert worlds.get(backend, 2).run("ranks.calls:backward_arity", name, function) == [arity, arity]
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +125,9 @@ def test_torchs_own_error_without_a_group(name: str, how: str, groupless: World)
 
 
 @pytest.mark.suite("st-moe")
-def test_st_moe_alone_in_a_group_gathers(worlds: Worlds) -> None:
+def test_st_moe_alone_in_a_group_gathers(backend: str, worlds: Worlds) -> None:
     """World size 1: a copy of the input and its size, not the input itself."""
-    (outcome,) = worlds.get("gloo", 1).run("ranks.calls:alone", "st-moe", "gather")
+    (outcome,) = worlds.get(backend, 1).run("ranks.calls:alone", "st-moe", "gather")
     same, out, sizes, gradient = outcome.value
     assert not same
     assert (out.tolist(), sizes) == ([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], [2])
@@ -164,9 +135,9 @@ def test_st_moe_alone_in_a_group_gathers(worlds: Worlds) -> None:
 
 
 @pytest.mark.suite("musiclm")
-def test_musiclm_function_alone_in_a_group_gathers(worlds: Worlds) -> None:
+def test_musiclm_function_alone_in_a_group_gathers(backend: str, worlds: Worlds) -> None:
     """`AllGatherFunction.apply`, called directly, gathers at world size 1."""
-    (outcome,) = worlds.get("gloo", 1).run("ranks.calls:alone", "musiclm", "function")
+    (outcome,) = worlds.get(backend, 1).run("ranks.calls:alone", "musiclm", "function")
     assert outcome.error == ""
 
 
@@ -215,9 +186,9 @@ def test_spear_tts_asks_at_every_call() -> None:
 
 
 @pytest.mark.suite("st-moe")
-def test_st_moe_helpers(worlds: Worlds) -> None:
+def test_st_moe_helpers(backend: str, worlds: Worlds) -> None:
     """Splitting by rank, sizes with a zero among them, and back through the gather."""
-    for rank, seen in enumerate(worlds.get("gloo", 3).run("ranks.calls:st_moe_helpers")):
+    for rank, seen in enumerate(worlds.get(backend, 3).run("ranks.calls:st_moe_helpers")):
         assert seen["own"] == [[float(rank)] * 2] * rank
         assert seen["sizes"] == ([0, 1, 2], True)
         assert seen["stacked"] == torch.arange(18.0).view(3, 3, 2)[rank].tolist()
@@ -253,21 +224,21 @@ def test_pad_dim_to_pads_and_crops(name: str) -> None:
 
 
 @of_adapter
-def test_plain_gathers_carry_no_gradient(name: str, worlds: Worlds) -> None:
+def test_plain_gathers_carry_no_gradient(name: str, backend: str, worlds: Worlds) -> None:
     """all_gather_variable_dim and all_gather_same_dim give tensors that require none."""
-    assert worlds.get("gloo", 2).run("ranks.calls:variable_dim_carries_no_gradient", name) == [(False, False)] * 2
+    assert worlds.get(backend, 2).run("ranks.calls:variable_dim_carries_no_gradient", name) == [(False, False)] * 2
 
 
 @of_adapter
 @pytest.mark.parametrize("sizes", [[1, 2], (1, 2)], ids=["list", "int32 tensor"])
-def test_sizes_come_back_as_a_long_tensor(name: str, sizes: Any, worlds: Worlds) -> None:
+def test_sizes_come_back_as_a_long_tensor(name: str, sizes: Any, backend: str, worlds: Worlds) -> None:
     """Given as a list or as any integer tensor, sizes come back as int64."""
-    assert worlds.get("gloo", 2).run("ranks.calls:sizes_come_back", name, sizes) == [("torch.int64", [1, 2])] * 2
+    assert worlds.get(backend, 2).run("ranks.calls:sizes_come_back", name, sizes) == [("torch.int64", [1, 2])] * 2
 
 
 @of_adapter
-def test_the_right_file_is_under_test(name: str, worlds: Worlds, request: pytest.FixtureRequest) -> None:
+def test_the_right_file_is_under_test(name: str, backend: str, worlds: Worlds, request: pytest.FixtureRequest) -> None:
     """With --vendored the ranks load the rendered file, and there is no core; else the package, which needs it."""
     vendored = request.config.getoption("--vendored")
     expected = (f"{name.replace('-', '_')}_distributed.py", False) if vendored else ("__init__.py", True)
-    assert worlds.get("gloo", 2).run("ranks.calls:in_use", name) == [expected] * 2
+    assert worlds.get(backend, 2).run("ranks.calls:in_use", name) == [expected] * 2

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The core beyond what the adapters reach: groups, dtypes, the adjoint, transports, collectives counted."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -56,7 +58,7 @@ def test_alone_the_input_itself_comes_back() -> None:
 # ------------------------------------------------------------------ the layout helper
 
 
-def test_row_layout_matches_a_gathered_batch(worlds: Worlds) -> None:
+def test_row_layout_matches_a_gathered_batch() -> None:
     """Slices, ranks and masks agree with what a gather really does."""
     layouts = [core.RowLayout((3, 0, 2), rank=rank) for rank in range(3)]
     rows = torch.arange(10.0).view(5, 2)
@@ -124,6 +126,7 @@ def test_low_precision_sums_are_accumulated_in_float32(backend: str, worlds: Wor
 # ------------------------------------------------------------------ transports
 
 
+GLOO_ONLY = pytest.mark.only_over("gloo", reason="gloo's collectives are counted, or a transport is forced on it")
 EVERY_TRANSPORT = pytest.mark.parametrize(
     ("gather", "total", "small"),
     [
@@ -139,6 +142,7 @@ EVERY_TRANSPORT = pytest.mark.parametrize(
 @pytest.mark.parametrize("dtype", ["float32", "int16", "complex64"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4], ids="W{}".format)
 @EVERY_TRANSPORT
+@GLOO_ONLY
 def test_every_transport_gives_the_same(
     gather: str, total: str, small: int, dtype: str, ranks: int, worlds: Worlds
 ) -> None:
@@ -165,6 +169,7 @@ SKEWED = Case((40, 1, 1, 1), 0, "float32", "list", other=(1, 16))
     ],
     ids=["sizes given", "sizes not given", "dim 1"],
 )
+@GLOO_ONLY
 def test_collectives_are_counted(case: Case, forward: list[str], backward: list[str], worlds: Worlds) -> None:
     """Small tensors: one collective a direction, and the headers where sizes are not given. No other, unseen."""
     for sent, returned in worlds.get("gloo", 4).run("ranks.core:counted", "core sum", case):
@@ -173,6 +178,7 @@ def test_collectives_are_counted(case: Case, forward: list[str], backward: list[
 
 
 @pytest.mark.parametrize("dim", [0, 1])
+@GLOO_ONLY
 def test_only_real_rows_travel(dim: int, worlds: Worlds) -> None:
     """Large and skewed: each rank takes in exactly the other ranks' bytes, with no padding."""
     sizes = (30000, 10, 0, 500)
@@ -186,12 +192,13 @@ def test_only_real_rows_travel(dim: int, worlds: Worlds) -> None:
         assert given == ([sizes[rank] * row] * 3 if sizes[rank] else [])
 
 
-def test_the_local_gradient_needs_no_communication(worlds: Worlds) -> None:
+def test_the_local_gradient_needs_no_communication(backend: str, worlds: Worlds) -> None:
     """grad='local' is a plain slice."""
-    for _, returned in worlds.get("gloo", 4).run("ranks.core:counted", "core local", SKEWED):
+    for _, returned in worlds.get(backend, 4).run("ranks.core:counted", "core local", SKEWED):
         assert returned == []
 
 
+@GLOO_ONLY
 def test_a_skewed_sum_is_shared_out(worlds: Worlds) -> None:
     """Large and skewed: no rank takes in more than twice its even share of the sum, give or take its own rows."""
     sizes = (60000, 10, 0, 500)
@@ -203,6 +210,7 @@ def test_a_skewed_sum_is_shared_out(worlds: Worlds) -> None:
 
 
 @pytest.mark.parametrize(("dim", "buffers"), [(0, 1), (1, 2)])
+@pytest.mark.only_over("gloo", reason="what is watched is the CPU's allocator")
 def test_memory_is_the_output_and_at_most_one_more(dim: int, buffers: int, worlds: Worlds) -> None:
     """Large tensors: along dim 0 nothing but the output is allocated, along others one buffer of its size more."""
     for peak in worlds.get("gloo", 3).run("ranks.core:peak_over_output", dim):
@@ -212,18 +220,18 @@ def test_memory_is_the_output_and_at_most_one_more(dim: int, buffers: int, world
 # ------------------------------------------------------------------ several tensors, and asynchronously
 
 
-def test_several_tensors_share_one_exchange(worlds: Worlds) -> None:
+def test_several_tensors_share_one_exchange(backend: str, worlds: Worlds) -> None:
     """A dict, list or tuple of tensors: one header for all, one transfer each, gradients where any rank wants them."""
     from ranks.core import parts_of_a_batch
 
     sizes = (2, 0, 3)
     expected = [parts_of_a_batch(rank, n) for rank, n in enumerate(sizes)]
-    for rank, seen in enumerate(worlds.get("gloo", 3).run("ranks.core:several", sizes)):
+    for rank, seen in enumerate(worlds.get(backend, 3).run("ranks.core:several", sizes)):
         for name, tensor in seen["gathered"].items():
             assert same(tensor, torch.cat([part[name] for part in expected]))
         assert seen["sizes"] == sizes
-        rows = ["all_to_all_single"] * 3
-        assert seen["calls"] == (["gather", "broadcast", *rows], rows)
+        headers, rows = (["gather", "broadcast"], ["all_to_all_single"]) if backend == "gloo" else (["all_gather"],) * 2
+        assert seen["calls"] == (headers + rows * 3, rows * 3)
         assert seen["containers"] == ("dict", "list", "Parts")
         assert seen["equal"]
         assert seen["requires_grad"] == [True, False, True]
@@ -243,9 +251,11 @@ def test_several_tensors_share_one_exchange(worlds: Worlds) -> None:
         ("empty", "BadInputError", "no tensor in the container"),
     ],
 )
-def test_several_tensors_that_clash_raise_everywhere(how: str, error: str, words: str, worlds: Worlds) -> None:
+def test_several_tensors_that_clash_raise_everywhere(
+    how: str, error: str, words: str, backend: str, worlds: Worlds
+) -> None:
     """What differs in any of the tensors is found in the one exchange."""
-    outcomes = worlds.get("gloo", 2).run("ranks.core:several_that_clash", how)
+    outcomes = worlds.get(backend, 2).run("ranks.core:several_that_clash", how)
     assert [outcome.error for outcome in outcomes] == [error] * 2
     assert outcomes[0].message == outcomes[1].message
     assert words in outcomes[0].message
@@ -261,17 +271,32 @@ def test_an_asynchronous_gather_keeps_its_gradient(rows: int, backend: str, worl
 # ------------------------------------------------------------------ groups
 
 
-@pytest.mark.parametrize("members", [[1, 3], [0, 2, 3]], ids=str)
+SOME_MEMBERS = pytest.mark.parametrize("members", [[1, 3], [0, 2, 3]], ids=str)
+
+
+@SOME_MEMBERS
+def test_a_subgroup_counts_its_own_ranks(members: list[int], backend: str, worlds: Worlds) -> None:
+    """Ranks within the group, also where the global ones differ; others are told that they are not in it."""
+    expect_own_ranks(members, worlds.get(backend, 4).run("ranks.core:in_subgroup", members))
+
+
+@SOME_MEMBERS
 @EVERY_TRANSPORT
-def test_a_subgroup_counts_its_own_ranks(
+@GLOO_ONLY
+def test_every_transport_counts_a_subgroups_own_ranks(
     gather: str, total: str, small: int, members: list[int], worlds: Worlds
 ) -> None:
-    """Ranks within the group, also where the global ones differ; others are told that they are not in it."""
+    """The same for each way to move bytes, forced."""
+    answers = worlds.get("gloo", 4).run("ranks.core:in_forced_subgroup", members, gather, total, small)
+    expect_own_ranks(members, answers)
+
+
+def expect_own_ranks(members: list[int], answers: list[Any]) -> None:
     world = len(members)
     everyone = sum(range(1, world + 1))
     rows = [float(rank) for position, rank in enumerate(members) for _ in range(position + 1)]
     weight = [float((row + 1) * everyone) for row in range(len(rows))]
-    for rank, seen in enumerate(worlds.get("gloo", 4).run("ranks.core:in_subgroup", members, gather, total, small)):
+    for rank, seen in enumerate(answers):
         if rank not in members:
             assert "not a member of the group" in seen
             continue

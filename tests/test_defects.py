@@ -60,6 +60,7 @@ def test_every_name_resolves(module: str) -> None:
 
 @pytest.mark.parametrize("subject", [pytest.param(s, marks=pytest.mark.suite(s.split()[0])) for s in SUBJECTS])
 @pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.only_over("gloo", reason="nccl-rules looks at every tensor by itself, NCCL at most of them")
 def test_what_reaches_a_collective_is_contiguous(subject: str, dim: int, worlds: Worlds) -> None:
     """A transposed input and gradient, small and large: the watched process group sees contiguous tensors only."""
     for rows in (5, 60000):
@@ -68,15 +69,39 @@ def test_what_reaches_a_collective_is_contiguous(subject: str, dim: int, worlds:
             assert len(forward) >= 2
 
 
-def test_device_to_host_syncs_on_cuda() -> None:
-    """Simulated (fake tensors, no GPU): none when sizes are known on the host, one when not, none backward."""
-    for world, rank in ((4, 1), (1024, 700)):
-        with World("gloo", 1, join=False) as fresh:
-            (seen,) = fresh.run("ranks.fake:syncs_on_cuda", world, rank)
-        sizes = [r % 3 + 1 for r in range(world)]
-        shape = (sum(sizes), 5)
-        assert seen["sum"] == seen["local"] == (shape, "cuda", (sizes[rank], 5), "cuda")
-        assert seen["reads with sizes known"] == 0
-        assert seen["passed back"] == (shape, "cuda", 0)
-        assert seen["written to"] == "DataDependentOutputException"
-        assert seen["not known"] == (shape, True, 1)
+@pytest.mark.parametrize(
+    ("world", "rank", "subjects"),
+    [(4, 1, (*SUBJECTS, "helpers")), (1024, 700, ("core sum", "musiclm sum"))],
+    ids=["4 ranks", "1024 ranks"],
+)
+def test_device_to_host_syncs_on_cuda(world: int, rank: int, subjects: tuple[str, ...]) -> None:
+    """Simulated (fake tensors, no GPU): none when sizes are known on the host, one when not, none backward.
+
+    A LongTensor of sizes that came back from a call is known on the host, for as long as nobody writes to it.
+    """
+    with World("gloo", 1, join=False) as fresh:
+        (seen,) = fresh.run("ranks.fake:syncs_on_cuda", world, rank, subjects)
+    sizes = [r % 3 + 1 for r in range(world)]
+    gathered, own = (sum(sizes), 5), (sizes[rank], 5)
+    for subject in [subject for subject in subjects if subject != "helpers"]:
+        expected = {
+            "known": (gathered, "cuda", 0, ""),
+            "backward": (own, "cuda", 0, ""),
+            "not known": (gathered, "cuda", 1, ""),
+            "passed back": (gathered, "cuda", 0, ""),
+        }
+        if not subject.startswith("core"):  # which returns plain ints
+            expected["sizes"] = ((world,), "cuda", 0, "")
+            expected["written to"] = ((), "", 0, "DataDependentOutputException")  # the fake tensor refuses to be read
+        assert seen[subject] == expected, subject
+    if "helpers" in subjects:
+        assert seen["helpers"] == {
+            "reduce_scatter": (own, "cuda", 0, ""),
+            "two tensors, sizes not known": (gathered, "cuda", 1, ""),
+            "all_gather_variable_dim, passed back": (gathered, "cuda", 0, ""),
+            "split_by_rank, passed on": (gathered, "cuda", 0, ""),
+            "gather_sizes": ((world,), "cuda", 1, ""),
+            "own rows": (own, "cuda", 0, ""),
+            "ranks of rows": (gathered[:1], "cuda", 0, ""),
+            "mask": ((world, 3), "cuda", 0, ""),
+        }

@@ -3,7 +3,10 @@
 
 import importlib
 import inspect
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,28 @@ def test_examples_in_docstrings(module: str, worlds: Worlds) -> None:
     ((attempted, problem),) = worlds.get("gloo", 1).run("ranks.examples:run", module)
     assert attempted > 0
     assert not problem
+
+
+def test_examples_in_the_readme(worlds: Worlds) -> None:
+    """On two ranks, with the same numbers on both."""
+    blocks = re.findall(r"```python\n(>>> .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        for attempted, problem in worlds.get("gloo", 2).run("ranks.examples:run_text", block):
+            assert attempted > 0
+            assert not problem
+
+
+def test_the_contrastive_example_trains_as_one_process_does() -> None:
+    """Under torchrun, three ranks with ragged batches; the script itself compares the two loss curves."""
+    script = ROOT / "shared/distributed/examples/contrastive.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", script]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--steps=25"], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "3 ranks, cpu, gloo: 25 steps" in done.stdout
 
 
 def test_links_in_the_documents_lead_somewhere() -> None:

@@ -22,7 +22,11 @@ class CarrySources(BuildHookInterface[Any]):
         if not manifests[0].is_file():
             msg = f"no sources to carry: {checkout} is not a checkout; build from one, or from an sdist"
             raise FileNotFoundError(msg)
-        files = [file for manifest in manifests for file in (manifest, *manifest.parent.glob("src/*/*.py"))]
+        projects = [manifest.parent for manifest in manifests]
+        files = [
+            *manifests,
+            *[file for project in projects for file in (*project.glob("contract.json"), *project.glob("src/*/*.py"))],
+        ]
         inside = CARRIED if self.target_name == "sdist" else CARRIED.removeprefix("src/")
         for file in sorted(files):
             build_data["force_include"][str(file)] = f"{inside}/{file.relative_to(checkout).as_posix()}"

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from .hosts import enter_host
 from .wire import dumps
 
 
@@ -36,7 +37,11 @@ def join_group() -> None:
     """Enter the process group; done at the start, except in fresh worlds, whose cases do it when they like."""
     assert _place is not None
     if _place.backend == "nccl":
-        torch.cuda.set_device(_place.rank)
+        torch.cuda.set_device(_place.rank)  # all ranks of a world are on this machine: a device each
+    if _place.backend == "nccl-rules":
+        from .nccl_rules import register  # here, since an old torch lacks what it needs
+
+        register()
     dist.init_process_group(
         _place.backend,
         store=dist.FileStore(_place.store, _place.size),
@@ -62,6 +67,7 @@ def main(where: Place, join: bool, requests: Connection, log: str) -> None:
     global _place
     _place = where
     _send_output_to(log)
+    enter_host(where.rank, where.size)
     torch.set_num_threads(1)
     status: tuple[str, Any] = ("ok", None)
     try:

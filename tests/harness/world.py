@@ -109,6 +109,7 @@ class World:
     def _start(self) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # tests speak to loopback only
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # no CUDA before the fork: it does not survive one
         self._folder = Path(tempfile.mkdtemp(prefix="world-"))
         for rank in range(self.size):
             where = Place(rank, self.size, self.backend, str(self._folder / "store"), self.deadlines.collective)

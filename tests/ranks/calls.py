@@ -119,7 +119,7 @@ def adapter(name: str) -> Any:
 
 def alone(name: str, how: str) -> Outcome:
     """An adapter's gather in a process that has no group (or is alone in it), and whether it gave `x` itself."""
-    x = torch.arange(6.0).view(2, 3).requires_grad_()
+    x = torch.arange(6.0, device=device()).view(2, 3).requires_grad_()
 
     def call() -> Any:
         out, sizes = gather_by(f"{name} local")(x, 0, None) if how == "gather" else direct(name, how, x)
@@ -224,7 +224,7 @@ def backward_arity(name: str, function: str) -> int:
         return seen[-1]
 
     cls.backward = staticmethod(spy)
-    x = torch.ones(dist.get_rank() + 1, requires_grad=True)
+    x = torch.ones(dist.get_rank() + 1, device=device(), requires_grad=True)
     extra = [False] if name == "musiclm" else []
     cls.apply(x, 0, None, *extra)[0].sum().backward()
     cls.backward = staticmethod(original)
@@ -233,9 +233,9 @@ def backward_arity(name: str, function: str) -> int:
 
 def st_moe_helpers() -> dict[str, Any]:
     moe, rank, world = adapter("st-moe"), dist.get_rank(), dist.get_world_size()
-    parts = tuple(torch.full((n, 2), float(n)) for n in range(world))  # sizes with a zero among them
+    parts = tuple(torch.full((n, 2), float(n), device=device()) for n in range(world))  # sizes with a zero among them
     own, sizes = moe.split_by_rank(parts)
-    stacked, even = moe.split_by_rank(torch.arange(world * 6.0).view(world, 3, 2))
+    stacked, even = moe.split_by_rank(torch.arange(world * 6.0, device=device()).view(world, 3, 2))
     out, again = moe.AllGather(dim=0)(own * (rank + 1), sizes=sizes)
     return {
         "own": own.tolist(),
@@ -244,13 +244,13 @@ def st_moe_helpers() -> dict[str, Any]:
         "even": even.tolist(),
         "round trip": (out.tolist(), again.tolist()),
         "list": attempt(lambda: moe.split_by_rank(list(parts))).error,
-        "gather_sizes": moe.gather_sizes(torch.ones(2, rank + 1), dim=-1).tolist(),
-        "same": [t.tolist() for t in moe.all_gather_same_dim(torch.tensor(float(rank)))],
+        "gather_sizes": moe.gather_sizes(torch.ones(2, rank + 1, device=device()), dim=-1).tolist(),
+        "same": [t.tolist() for t in moe.all_gather_same_dim(torch.tensor(float(rank), device=device()))],
     }
 
 
 def variable_dim_carries_no_gradient(name: str) -> tuple[bool, bool]:
-    x = torch.ones(dist.get_rank() + 1, requires_grad=True)
+    x = torch.ones(dist.get_rank() + 1, device=device(), requires_grad=True)
     same = getattr(adapter(name), "all_gather_same_dim", None)
     return (
         adapter(name).all_gather_variable_dim(x)[0].requires_grad,
@@ -259,8 +259,8 @@ def variable_dim_carries_no_gradient(name: str) -> tuple[bool, bool]:
 
 
 def sizes_come_back(name: str, sizes: Any) -> tuple[str, list[int]]:
-    x = torch.ones(dist.get_rank() + 1)
-    given = torch.tensor(sizes, dtype=torch.int32) if isinstance(sizes, tuple) else sizes
+    x = torch.ones(dist.get_rank() + 1, device=device())
+    given = torch.tensor(sizes, dtype=torch.int32, device=device()) if isinstance(sizes, tuple) else sizes
     back = adapter(name).all_gather_variable_dim(x, 0, given)[1]
     return str(back.dtype), back.tolist()
 

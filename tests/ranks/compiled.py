@@ -9,6 +9,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import shared_distributed as core
+from harness.worker import device
 from oracle import upstream, values
 from ranks.calls import Outcome, adapter, attempt
 from ranks.gather import gather_by
@@ -24,14 +25,14 @@ def compiled_like_eager(
 
     def loss(x: Tensor, sizes: Any) -> tuple[Tensor, Any]:
         gathered, found = gather(x, 0, sizes)
-        weight = torch.arange(1.0, gathered.shape[0] + 1).unsqueeze(1) * (rank + 1)
+        weight = torch.arange(1.0, gathered.shape[0] + 1, device=x.device).unsqueeze(1) * (rank + 1)
         return (gathered.sin() * weight).sum(), found
 
     compiled = torch.compile(loss, fullgraph=True, backend=compiler)
     wrong = []
     for sizes in rounds:
-        x = (values(rank, (sizes[rank], 3), "float32") / 50).requires_grad_()
-        passed = {"no": None, "list": list(sizes), "tensor": torch.tensor(sizes)}[given]
+        x = (values(rank, (sizes[rank], 3), "float32") / 50).to(device()).requires_grad_()
+        passed = {"no": None, "list": list(sizes), "tensor": torch.tensor(sizes, device=device())}[given]
         expected, expected_sizes = loss(x, passed)
         (expected_gradient,) = torch.autograd.grad(expected, x)
         value, found = compiled(x, passed)
@@ -53,7 +54,7 @@ def compiled_reduce_scatter(compiler: str, rounds: list[tuple[int, ...]]) -> lis
     compiled = torch.compile(loss, fullgraph=True, backend=compiler)
     right = []
     for sizes in rounds:
-        x = upstream(rank, (sum(sizes), 2), "float32").requires_grad_()
+        x = upstream(rank, (sum(sizes), 2), "float32").to(device()).requires_grad_()
         (expected,) = torch.autograd.grad(loss(x, list(sizes)), x)
         (gradient,) = torch.autograd.grad(compiled(x, list(sizes)), x)
         right.append(torch.allclose(gradient, expected))
@@ -65,7 +66,7 @@ def compiled_group(members: list[int]) -> Any:
     group = dist.new_group(members)
     if dist.get_rank() not in members:
         return None
-    x = torch.full((dist.get_rank() + 1,), 2.0)
+    x = torch.full((dist.get_rank() + 1,), 2.0, device=device())
     run = torch.compile(lambda x: core.all_gather(x, group=group), fullgraph=True, backend="aot_eager")
     gathered, sizes = run(x)
     return gathered.tolist(), list(sizes)
@@ -75,20 +76,20 @@ def compiled_disagreement() -> Outcome:
     """The same error as eager, on every rank, out of a compiled region."""
     torch._dynamo.reset()
     run = torch.compile(lambda x: core.all_gather(x)[0], fullgraph=True, backend="aot_eager")
-    return attempt(lambda: run(torch.ones(2, 3 + dist.get_rank())))
+    return attempt(lambda: run(torch.ones(2, 3 + dist.get_rank(), device=device())))
 
 
 def compiled_wants(wants: list[bool]) -> Outcome:
     torch._dynamo.reset()
     run = torch.compile(lambda x: core.all_gather(x)[0], fullgraph=True, backend="aot_eager")
-    x = torch.ones(2, 3, requires_grad=wants[dist.get_rank()])
+    x = torch.ones(2, 3, device=device(), requires_grad=wants[dist.get_rank()])
     return attempt(lambda: run(x).requires_grad)
 
 
 def compiled_wrong_sizes() -> Outcome:
     torch._dynamo.reset()
     run = torch.compile(lambda x, sizes: core.all_gather(x, sizes=sizes)[0], fullgraph=True, backend="aot_eager")
-    return attempt(lambda: run(torch.ones(2, 3), [5, 5]))
+    return attempt(lambda: run(torch.ones(2, 3, device=device()), [5, 5]))
 
 
 def some_ranks_compiled(subject: str) -> list[float]:
@@ -99,7 +100,7 @@ def some_ranks_compiled(subject: str) -> list[float]:
     def total(x: Tensor) -> Tensor:
         return gather(x, 0, None)[0] * 2
 
-    x = torch.full((rank + 1,), float(rank), requires_grad=True)
+    x = torch.full((rank + 1,), float(rank), device=device(), requires_grad=True)
     run = torch.compile(total, fullgraph=True, backend="aot_eager") if rank == 0 else total
     out = run(x)
     (gradient,) = torch.autograd.grad(out.sum(), x)
@@ -112,4 +113,4 @@ def stale_answers_while_compiling() -> dict[str, Any]:
     ask = adapter("mirasol").get_is_distributed
     ask.cache_clear()
     run = torch.compile(lambda x: x + 1 if ask() else x, fullgraph=True, backend="aot_eager")
-    return {"asked": run(torch.zeros(1)).item()}
+    return {"asked": run(torch.zeros(1, device=device())).item()}

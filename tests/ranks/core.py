@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import shared_distributed as core
-from harness.worker import device
+from harness.worker import device, place
 from oracle import Case, Result, upstream, values
 from ranks.gather import gather_by, make_input, run_case
 
@@ -76,9 +76,8 @@ def counted(subject: str, case: Case) -> tuple[list[tuple[str, int, int]], list[
 def forced(gather: str, total: str, small: int) -> Iterator[None]:
     """Only the named transports, with `small` as the border between small and large."""
     saved = transport._GATHER, transport._SUM, transport._SMALL
-    backends = ("gloo", "nccl")
-    transport._GATHER = {backend: getattr(transport, gather) for backend in backends}
-    transport._SUM = {backend: getattr(transport, total) for backend in backends}
+    transport._GATHER = {place().backend: getattr(transport, gather)}
+    transport._SUM = {place().backend: getattr(transport, total)}
     transport._SMALL = small
     try:
         yield
@@ -137,17 +136,18 @@ def low_precision_sum(world: int) -> float:
 # ------------------------------------------------------------------ groups
 
 
-def in_subgroup(members: list[int], gather: str, total: str, small: int) -> Any:
-    """A gather among some ranks only; what the group's ranks see."""
+def in_forced_subgroup(members: list[int], gather: str, total: str, small: int) -> Any:
+    """The same, over the named transports only."""
     with forced(gather, total, small):
-        return _in_subgroup(dist.new_group(members), members)
+        return in_subgroup(members)
 
 
-def _in_subgroup(group: Any, members: list[int]) -> Any:
-    rank = dist.get_rank()
+def in_subgroup(members: list[int]) -> Any:
+    """A gather among some ranks only; what the group's ranks see."""
+    rank, group = dist.get_rank(), dist.new_group(members)
     if rank not in members:
         try:
-            core.all_gather(torch.ones(1), group=group)
+            core.all_gather(torch.ones(1, device=device()), group=group)
         except core.BadInputError as error:
             return str(error)
         return "no error"
@@ -166,10 +166,10 @@ def _in_subgroup(group: Any, members: list[int]) -> Any:
         "local": torch.equal(local, gathered),
         "rows": (layout.rows.start, layout.rows.stop),
         "variable": core.all_gather_variable_dim(x, group=group)[1].tolist(),
-        "same": [t.item() for t in core.all_gather_same_dim(torch.tensor(rank), group=group)],
+        "same": [t.item() for t in core.all_gather_same_dim(torch.tensor(rank, device=device()), group=group)],
         "sizes of": core.gather_sizes(x, dim=0, group=group).tolist(),
         "split": core.split_by_rank(tuple(torch.full((i,), i) for i in range(len(members))), group=group)[0].tolist(),
-        "scattered": core.reduce_scatter(torch.ones(sum(sizes)), sizes=sizes, group=group).tolist(),
+        "scattered": core.reduce_scatter(torch.ones(sum(sizes), device=device()), sizes=sizes, group=group).tolist(),
     }
 
 
@@ -225,13 +225,13 @@ def several_that_clash(how: str) -> Any:
     from ranks.calls import attempt
 
     rank = dist.get_rank()
-    a, b = torch.ones(rank + 1, 2), torch.ones(rank + 1, 3)
+    a, b = torch.ones(rank + 1, 2, device=device()), torch.ones(rank + 1, 3, device=device())
     if how == "sizes" and rank:
-        b = torch.ones(7, 3)
+        b = torch.ones(7, 3, device=device())
     if how == "second dtype" and rank:
         b = b.double()
     if how == "second shape" and rank:
-        b = torch.ones(rank + 1, 4)
+        b = torch.ones(rank + 1, 4, device=device())
     if how == "count" and rank:
         return attempt(lambda: core.all_gather([a])[1])
     if how == "empty" and rank:

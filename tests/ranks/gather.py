@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from adapters import CONTRACTS
 from harness.worker import device
 from oracle import Case, Result, upstream, values
 
@@ -23,11 +24,10 @@ def gather_by(subject: str) -> Gather:
     module = importlib.import_module("shared_distributed" if who == "core" else f"{who.replace('-', '_')}_distributed")
     if who == "core":
         return lambda x, dim, sizes: module.all_gather(x, dim, sizes=sizes, grad=grad)
-    if who == "musiclm":
-        return lambda x, dim, sizes: module.AllGather(dim, all_reduce_grads=grad == "sum")(x, sizes)
-    if who == "st-moe":
-        return lambda x, dim, sizes: module.AllGather(dim=dim)(x, sizes)
-    return lambda x, dim, sizes: module.all_gather(x, dim, sizes)
+    if hasattr(module, "all_gather"):
+        return lambda x, dim, sizes: module.all_gather(x, dim, sizes)
+    options = {"all_reduce_grads": grad == "sum"} if "sum" in CONTRACTS[who]["gradients"] else {}
+    return lambda x, dim, sizes: module.AllGather(dim=dim, **options)(x, sizes)
 
 
 def run_cases(subject: str, cases: list[Case]) -> list[Result]:

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""The adapters, and where each one lives downstream."""
+"""The adapters, and where each one lives downstream: every package with a `contract.json` is one."""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from .errors import ToolError
+
+CORE_FOLDER = "shared/distributed"
+_HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
@@ -26,15 +31,21 @@ class Adapter:
         return f"{self.folder}/src/{self.name.replace('-', '_')}_distributed/__init__.py"
 
 
-ADAPTERS = {
-    adapter.name: adapter
-    for adapter in (
-        Adapter("mirasol", "mirasol-pytorch", "mirasol_pytorch/distributed.py"),
-        Adapter("musiclm", "musiclm-pytorch", "musiclm_pytorch/distributed.py", flat_beside="musiclm.py"),
-        Adapter("spear-tts", "spear-tts-pytorch", "spear_tts_pytorch/distributed.py"),
-        Adapter("st-moe", "st-moe-pytorch", "st_moe_pytorch/distributed.py"),
-    )
-}
+def root() -> Path:
+    """The tree that holds the sources: carried inside this package, else the checkout around it."""
+    for candidate in (_HERE / "_sources", *_HERE.parents[2:3]):
+        if (candidate / CORE_FOLDER / "pyproject.toml").is_file():
+            return candidate
+    msg = f"{_HERE} carries no sources to render from; install shared-distributed-tools again, from its wheel"
+    raise ToolError(msg)
+
+
+def _load(contract: Path) -> Adapter:
+    said = json.loads(contract.read_text(encoding="utf-8"))
+    return Adapter(contract.parent.name, said["downstream"], said["replaces"], said["flat_beside"])
+
+
+ADAPTERS = {contract.parent.name: _load(contract) for contract in sorted(root().glob("packages/*/contract.json"))}
 
 
 def adapter_named(name: str) -> Adapter:

@@ -15,20 +15,34 @@ _COMMANDS = {
     "check": ("commands:check", "Say whether vendored files are current, stale or edited. Reads only."),
     "diff": ("commands:diff", "Show two diffs: a repo's edits, and our changes since."),
     "update": ("commands:update", "Bring vendored files up to date, merging with a repo's edits."),
+    "scan": (
+        "migration.scan_command:scan_command",
+        "Find copies of the originals in any tree, by structure. Reads only.",
+    ),
+    "fingerprint": ("migration.scan_command:fingerprint", "Record a copy, for scan to recognise."),
+    "parity": ("parity.cli:command", "Run an old file and an adapter side by side, and compare (needs torch)."),
+    "plan": ("migration.commands:plan", "Say what moving a repo over would change, and what to look at. Reads only."),
+    "migrate": ("migration.commands:migrate", "Move a repo one stage on: vendored, package, core."),
+    "rollback": ("migration.commands:rollback", "Take a repo back one stage, byte for byte."),
+    "status": ("migration.commands:status", "Say where every project stands, as a table or a page. Reads only."),
+    "new": ("scaffold:command", "Scaffold a further adapter, in a checkout of this project."),
     "bench": ("bench:command", "Measure the gathers of the core, the originals and others (needs torch)."),
     "demo": ("demo:command", "Run a small gather on a few processes (needs torch)."),
 }
 
 EXIT_CODES = """\b
 Exit codes:
-   0  done; for check: every file is current
+   0  done; check: every file is current; scan: no copy
    1  refused, or an error; the message says what to do
    2  wrong usage
   10  check: stale             11  check: locally edited
   12  check: stale and edited  13  check: untracked
   14  check: tampered          15  check, update: conflict
   16  check: missing
-With several files check exits with the highest."""
+  20  scan: copies found       21  scan: none found, but not everything could be read
+  30  parity: something is different
+  40  status: worth a look     41  status: something is wrong
+With several files or projects check and status exit with the highest."""
 
 
 class LazyGroup(click.Group):

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from .catalog import Adapter
-from .errors import RenderError, ToolError
+from .catalog import CORE_FOLDER, Adapter, root
+from .errors import RenderError
 
 CORE = "shared_distributed"
-CORE_FOLDER = "shared/distributed"
-_HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
@@ -29,15 +27,6 @@ class Sources:
         parts = [self.core_version, self.adapter_version, self.adapter, *(part for pair in self.core for part in pair)]
         # each part's own hash first: no two lists of parts run together into the same bytes
         return sha256("".join(sha256(part.encode()).hexdigest() for part in parts).encode()).hexdigest()
-
-
-def root() -> Path:
-    """The tree that holds the sources: carried inside this package, else the checkout around it."""
-    for candidate in (_HERE / "_sources", *_HERE.parents[2:3]):
-        if (candidate / CORE_FOLDER / "pyproject.toml").is_file():
-            return candidate
-    msg = f"{_HERE} carries no sources to render from; install shared-distributed-tools again, from its wheel"
-    raise ToolError(msg)
 
 
 def load(adapter: Adapter) -> Sources:

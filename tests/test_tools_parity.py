@@ -1,0 +1,555 @@
+# SPDX-License-Identifier: MIT
+"""The proof of equality, proven: it sees every planted difference, sees none where there is none, and survives."""
+
+import importlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from downstream.old_copies import RIGHT, WITHOUT_NAMES, copy_with
+from shared_distributed_tools import cli
+from shared_distributed_tools.catalog import ADAPTERS, adapter_named
+from shared_distributed_tools.errors import ToolError
+from shared_distributed_tools.migration.record import RECORD, read_record
+from shared_distributed_tools.parity import run, supplied
+from shared_distributed_tools.parity.cases import (
+    ONE_NEEDS_GRADIENT,
+    SIGNATURE,
+    Case,
+    Kind,
+    Upstream,
+    every_three,
+    generate,
+)
+from shared_distributed_tools.parity.loading import Loaded, Subject, describe
+from shared_distributed_tools.parity.oracle import truth, upstream, values
+from shared_distributed_tools.parity.ranks import CRASHED, HUNG, PRELOADED, Deadlines, Ranks
+from shared_distributed_tools.parity.run import Comparison, compare
+from shared_distributed_tools.parity.seen import Observation, Outcome, Raised
+from shared_distributed_tools.parity.verdict import Verdict, is_same_error
+
+# one server forks the ranks of all tests: whatever they need is imported there once, the benchmark's too
+multiprocessing.set_forkserver_preload(
+    [*PRELOADED, "shared_distributed_tools.bench.measure", "torchmetrics.utilities.distributed"]
+)
+
+Keep = Callable[[Case], bool]
+
+GATHERS = ("AllGather", "AllGatherFunction", "all_gather_variable_dim")
+SUMMING = ("AllGather", "AllGatherFunction")
+
+
+def in_everyday_use(case: Case) -> bool:
+    """Calls that nothing is wrong with, and no second derivative of a sum: the right copy cannot do that."""
+    return not (
+        case.may_raise_only or case.variant == ONE_NEEDS_GRADIENT or (case.upstream == "second" and case.summed)
+    )
+
+
+def a_few(case: Case) -> bool:
+    """Some dozens of cases that touch every part, without a group and on two ranks."""
+    usual = case.dtype == "float32" and case.dim in (0, 1) and case.given != "list" and not case.strided
+    return in_everyday_use(case) and usual and not case.late and case.upstream in ("none", "ranked")
+
+
+def no_group(case: Case) -> bool:
+    return case.world == 0
+
+
+def compared(folder: Path, text: str, keep: Keep | list[Case] = a_few, **options: Any) -> Comparison:
+    """A musiclm-like file, on two ranks: those of the usual cases that are wanted, or others."""
+    file = folder / "distributed.py"
+    file.write_text(text)
+    return compare(file, adapter_named("musiclm"), [2], choose=chosen(keep), **options)
+
+
+def chosen(keep: Keep | list[Case]) -> Callable[[Mapping[str, Kind], Sequence[int]], list[Case]]:
+    if isinstance(keep, list):
+        return lambda _api, _worlds: keep
+    return lambda api, worlds: [case for case in generate(api, worlds) if keep(case)]
+
+
+def different(found: Comparison) -> set[tuple[str, str]]:
+    """What differs: function and part."""
+    return {(f.case.function, f.difference.part) for f in found.findings if f.verdict is Verdict.DIFFERENT}
+
+
+def better(found: Comparison) -> set[tuple[str, str]]:
+    """Where the adapter is better: function, and what the old file gave."""
+    return {(f.case.function, f.difference.old) for f in found.findings if f.verdict is Verdict.BETTER}
+
+
+def api_of(adapter: str) -> dict[str, Kind]:
+    return describe(Loaded(importlib.import_module(f"{adapter.replace('-', '_')}_distributed"))).api
+
+
+# ------------------------------------------------------------------ what it sees
+
+
+def test_a_right_copy_is_the_same_everywhere(tmp_path: Path) -> None:
+    """Hundreds of cases: dims, dtypes, layouts, sizes given or not, every kind of upstream gradient, no group."""
+    found = compared(tmp_path, RIGHT, in_everyday_use)
+    assert (different(found), better(found)) == (set(), set())
+    assert found.counts()["same"] > 400
+    assert found.functions == ["AllGather", "AllGatherFunction", "all_gather_same_dim", "all_gather_variable_dim"]
+    assert (found.only_new, found.only_old) == ([], ["lengthen"])
+
+
+NEED_A_GROUP = ("AllGatherFunction", "all_gather_same_dim", "all_gather_variable_dim")
+PLANTED: dict[str, set[tuple[str, str]]] = {
+    "a wrong slice": {(name, "gradient") for name in SUMMING},
+    "a mean instead of a sum": {(name, "gradient") for name in SUMMING},
+    "a zero gradient": {(name, "gradient") for name in SUMMING},
+    "a swapped order": {(name, "output") for name in GATHERS},
+    "sizes as a list": {("AllGather", "sizes")},
+    "a different exception": {(name, "exception") for name in NEED_A_GROUP},
+    "another message": {(name, "exception") for name in NEED_A_GROUP},
+    "another default": {("all_gather_variable_dim", "signature")},
+}
+
+
+@pytest.mark.parametrize("edit", PLANTED)
+def test_a_planted_difference_is_found(tmp_path: Path, edit: str) -> None:
+    """In the functions that have it, in the part that has it, and nowhere else."""
+    assert different(compared(tmp_path, copy_with(edit))) == PLANTED[edit]
+
+
+def test_a_planted_difference_in_what_is_remembered_is_found(tmp_path: Path) -> None:
+    """A module that asks at every call whether there is a process group, where the adapter asks when it is built."""
+    found = compared(tmp_path, copy_with("an answer that is not remembered"), lambda case: case.late)
+    assert different(found) == {("AllGather", "after")}
+
+
+def test_a_difference_says_who_is_right(tmp_path: Path) -> None:
+    """It comes with its case, its rank, both values, and what one process gives."""
+    case = Case("AllGather", "summing module", 2, sizes=(3, 1), upstream="ranked", summed=True)
+    found = compared(tmp_path, copy_with("a mean instead of a sum"), [case])
+    (finding,) = found.findings
+    old, new = finding.difference.old, finding.difference.new
+    assert (finding.verdict, finding.right, finding.difference.rank) == (Verdict.DIFFERENT, "the adapter's", 0)
+    assert finding.case.title == "2 ranks, sizes (3, 1), dim 0, float32, all_reduce_grads"
+    assert old.startswith("float32 tensor (3, 3, 4), number ")
+    assert float(new.rpartition(" ")[2]) == 2 * float(old.rpartition(" ")[2]) != 0
+
+
+def test_a_name_of_another_kind_is_different_and_not_called(tmp_path: Path) -> None:
+    """A module where the adapter has a Function: whatever calling it would raise says nothing more."""
+    file = tmp_path / "distributed.py"
+    file.write_text(RIGHT)
+    found = compare(file, adapter_named("spear-tts"), [2], choose=chosen(no_group))
+    assert different(found) == {("AllGather", "signature")}
+    assert found.counts("AllGather") == {"same": 0, "better": 0, "different": 1}
+    assert found.only_new == ["all_gather"]
+
+
+def test_an_exception_is_the_same_where_code_that_handles_it_still_does() -> None:
+    """A subclass will do; of one class, messages must be alike but for numbers; and it must come at the same step."""
+    old = Raised("the call", ("ValueError", "Exception"), "got 3 ranks")
+    assert is_same_error(old, old._replace(message="got 17 ranks"))
+    assert is_same_error(old, Raised("the call", ("BadInputError", "ValueError", "Exception"), "in other words"))
+    assert not is_same_error(old, old._replace(message="got no ranks"))
+    assert not is_same_error(old, Raised("the call", ("KeyError", "LookupError", "Exception"), "got 3 ranks"))
+    assert not is_same_error(old, old._replace(step="the backward"))
+    assert not is_same_error(Raised("the call", ("BadInputError", "ValueError", "Exception"), ""), old)
+
+
+# ------------------------------------------------------------------ what is better
+
+
+def test_names_that_are_not_defined_are_supplied_and_reported(tmp_path: Path) -> None:
+    """What would be a NameError is better; with the names supplied all is the same."""
+    found = compared(tmp_path, WITHOUT_NAMES)
+    assert found.old.description.not_defined == ["exists", "pad_dim_to"]
+    assert different(found) == set()
+    assert {(name, "NameError: exists, pad_dim_to") for name in GATHERS} <= better(found)
+    assert found.counts("all_gather_same_dim")["better"] == 0
+
+
+def test_helpers_from_a_module_that_is_not_there_are_supplied(tmp_path: Path) -> None:
+    """`from musiclm import exists` would need all of musiclm. That is no fault of the file's: the same."""
+    found = compared(tmp_path, "from musiclm import exists, pad_dim_to\n" + WITHOUT_NAMES)
+    assert found.old.description.not_importable == ["exists", "pad_dim_to"]
+    assert found.old.description.not_defined == []
+    assert found.counts() == {"same": len(found.findings), "better": 0, "different": 0}
+
+
+def test_a_name_that_is_missing_at_import_is_supplied(tmp_path: Path) -> None:
+    """A base class that nothing imports: no case would get as far as the call."""
+    text = RIGHT.replace("from torch.autograd import Function\n", "")
+    found = compared(tmp_path, text, lambda case: a_few(case) and case.world == 0)
+    assert found.old.description.not_defined == ["Function"]
+    assert found.counts() == {"same": 0, "better": len(found.findings), "different": 0}
+
+
+def test_a_name_without_an_obvious_meaning_is_left_and_reported(tmp_path: Path) -> None:
+    """It stays the NameError that it is."""
+    case = Case("all_gather_variable_dim", "callable", 2, sizes=(3, 1))
+    found = compared(tmp_path, RIGHT.replace("if sizes is None:", "if not is_given(sizes):"), [case])
+    assert found.old.description.unknown == ["is_given"]
+    assert better(found) == {(case.function, "NameError in the call: name 'is_given' is not defined")}
+
+
+def test_every_name_in_the_table_means_something() -> None:
+    """Each can be resolved, and a use of it is noted."""
+    for name in supplied._MEANINGS:
+        supply = supplied.Supply()
+        value = supply.get(name)
+        if not isinstance(value, type):
+            assert supply.names() == ()
+            assert value.__doc__ is not None
+            assert hasattr(value, "__name__")
+        assert supply.names() == (name,)
+
+
+@pytest.mark.parametrize(
+    ("edit", "upstreams"),
+    [
+        ("a write to the incoming gradient", ["ranked", "transposed", "expanded"]),
+        ("a write behind the incoming gradient", ["expanded"]),
+    ],
+)
+def test_a_write_to_memory_of_others_is_better(tmp_path: Path, edit: str, upstreams: list[Upstream]) -> None:
+    """The gradient is right, but the incoming one is overwritten, or what lies behind its one number."""
+    summing = Case("AllGather", "summing module", 2, sizes=(3, 1), summed=True)
+    found = compared(tmp_path, copy_with(edit), [replace(summing, upstream=each) for each in upstreams])
+    assert {(f.verdict, f.difference.part) for f in found.findings} == {(Verdict.BETTER, "upstream gradient")}
+    assert better(found) == {("AllGather", "overwritten")}
+
+
+def test_an_error_where_the_adapter_gives_the_right_answer_is_better(tmp_path: Path) -> None:
+    """Sizes in a list: the copy raises, as the originals do."""
+    cases = [Case("all_gather_variable_dim", "callable", 2, sizes=sizes, given="list") for sizes in ((3, 1), (0, 0))]
+    found = compared(tmp_path, copy_with("an error for sizes in a list"), cases)
+    assert found.counts() == {"same": 0, "better": 2, "different": 0}
+    assert better(found) == {(cases[0].function, "AttributeError in the call: 'list' object has no attribute 'to'")}
+
+
+# ------------------------------------------------------------------ what it survives
+
+
+@pytest.mark.parametrize(
+    ("edit", "gave"),
+    [
+        ("an abort in the backward", CRASHED),
+        ("an exit in the backward", "left with exit code 3"),
+        ("a rank that never comes back", f"{HUNG}, after another rank raised OSError"),
+    ],
+)
+def test_a_copy_that_takes_its_process_down_is_contained(tmp_path: Path, edit: str, gave: str) -> None:
+    """It is a finding of that case; the next one is compared as ever."""
+    plain = Case("AllGather", "summing module", 2, sizes=(3, 1), upstream="ranked")
+    cases = [replace(plain, summed=True), plain]
+    found = compared(tmp_path, copy_with(edit), cases, deadlines=Deadlines(grace=3.0))
+    assert [finding.verdict for finding in found.findings] == [Verdict.BETTER, Verdict.SAME]
+    assert found.findings[0].difference.old == gave
+
+
+def test_a_crash_without_a_group_is_contained(tmp_path: Path) -> None:
+    """The next case gets a new process there too. No answer is right for all adapters, so that it is different."""
+    gather = Case("all_gather_same_dim", "callable", 0, sizes=(3,))
+    cases = [replace(gather, variant=SIGNATURE), gather, replace(gather, variant=SIGNATURE)]
+    found = compared(tmp_path, copy_with("an abort without a group"), cases)
+    assert [finding.verdict for finding in found.findings] == [Verdict.SAME, Verdict.DIFFERENT, Verdict.SAME]
+    assert found.findings[1].difference.old == CRASHED
+
+
+def test_a_rank_that_died_since_it_answered_is_a_crash() -> None:
+    """Memory that a case damaged may take its process down when nobody looks."""
+    case = Case("all_gather_same_dim", "callable", 1, sizes=(3,))
+    with Ranks(Subject("installed", "musiclm_distributed"), 1, joined=True, deadlines=Deadlines()) as ranks:
+        assert ranks.ask(case).broken == ""
+        (process,) = ranks._processes
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGABRT)
+        process.join(30)
+        assert ranks.ask(case).broken == CRASHED
+
+
+class Scripted:
+    """Stands for Ranks: answers from a list, and remembers how many sets of ranks were started and ended."""
+
+    answers: ClassVar[list[Outcome]] = []
+    started = 0
+
+    def __init__(self, *_args: Any, **_options: Any) -> None:
+        type(self).started += 1
+
+    def ask(self, _case: Case) -> Outcome:
+        return type(self).answers.pop(0)
+
+    def end(self) -> None:
+        pass
+
+
+GOOD = Outcome((Observation({}), Observation({})))
+SOME_CASES = [Case("AllGather", "module", 2, sizes=(3, 3), dim=dim) for dim in range(3)] * 2
+
+
+def played(monkeypatch: pytest.MonkeyPatch, answers: list[Outcome]) -> tuple[list[Outcome], int]:
+    monkeypatch.setattr(run, "Ranks", Scripted)
+    Scripted.answers, Scripted.started = answers, 0
+    return list(run._play(Subject("file", ""), 2, SOME_CASES, Deadlines())), Scripted.started
+
+
+def test_after_some_hangs_the_rest_is_taken_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of one function at one world size, each in ranks of its own, and nobody waits any more."""
+    hung = Outcome((None, None), HUNG)
+    outcomes, started = played(monkeypatch, [hung] * run.HANGS)
+    assert (outcomes, started) == ([hung] * len(SOME_CASES), run.HANGS)
+
+
+def test_a_crash_is_blamed_on_a_case_only_if_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may have been damaged by an earlier case: in new ranks this one shows what it does itself."""
+    crashed = Outcome((None, None), CRASHED)
+    outcomes, started = played(monkeypatch, [GOOD, crashed, GOOD, GOOD, GOOD, GOOD, GOOD])
+    assert (outcomes, started) == ([GOOD] * 6, 2)
+    outcomes, started = played(monkeypatch, [GOOD, crashed, crashed, GOOD, GOOD, GOOD, GOOD])
+    assert (outcomes, started) == ([GOOD, crashed, GOOD, GOOD, GOOD, GOOD], 3)
+
+
+# ------------------------------------------------------------------ the cases, and what is right
+
+
+@pytest.mark.parametrize(
+    ("adapter", "functions"), [("musiclm", GATHERS), ("st-moe", ("gather_sizes", "split_by_rank"))]
+)
+def test_one_process_agrees_with_the_adapter_wherever_it_knows(adapter: str, functions: tuple[str, ...]) -> None:
+    """The right answers that verdicts lean on, for every case that stays in its ranks."""
+    api = {name: kind for name, kind in api_of(adapter).items() if name in functions}
+    cases = [case for case in generate(api, [2]) if case.world and not case.alone and truth(case, 0)]
+    assert {case.function for case in cases} == set(functions)
+    subject = Subject("installed", f"{adapter.replace('-', '_')}_distributed")
+    with Ranks(subject, 2, joined=True, deadlines=Deadlines()) as ranks:
+        for case in cases:
+            for rank, seen in enumerate(ranks.ask(case).by_rank):
+                right = truth(case, rank)
+                assert right is not None
+                assert seen is not None
+                assert seen.raised is None, case.title
+                assert {part: seen.parts.get(part) for part in right} == right, case.title
+
+
+@pytest.mark.parametrize("numbers", [values, upstream])
+def test_no_two_ranks_and_no_two_neighbours_have_the_same_number(numbers: Callable[..., torch.Tensor]) -> None:
+    """Or a wrong order, slice or scale would not show."""
+    ranks = torch.stack([numbers(rank, (6, 4), "float32") for rank in range(3)])
+    for dim in range(3):
+        assert (ranks.diff(dim=dim) != 0).all()
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_every_name_that_an_adapter_offers_has_cases(adapter: str) -> None:
+    """More than its signature; no case twice."""
+    api = api_of(adapter)
+    cases = generate(api, [1, 2])
+    assert {case.function for case in cases if case.variant != SIGNATURE} == set(api)
+    assert len(cases) == len(set(cases))
+
+
+def test_any_three_options_meet() -> None:
+    """In a third of the full product."""
+    axes = [range(4), range(5), range(5), range(2), range(2)]
+    chosen = every_three(axes)
+    assert len(chosen) < 140
+    for at in combinations(range(len(axes)), 3):
+        wanted = len(axes[at[0]]) * len(axes[at[1]]) * len(axes[at[2]])
+        assert len({tuple(choice[i] for i in at) for choice in chosen}) == wanted
+
+
+# ------------------------------------------------------------------ loading
+
+
+def test_the_file_runs_in_child_processes_only(tmp_path: Path) -> None:
+    """Whatever it does at import, it does elsewhere."""
+    log = tmp_path / "pids"
+    compared(tmp_path, f"import os\nprint(os.getpid(), file=open({str(log)!r}, 'a'))\n" + RIGHT, no_group)
+    pids = {int(line) for line in log.read_text().split()}
+    assert pids
+    assert os.getpid() not in pids
+
+
+def package(folder: Path, init: str, text: str) -> Path:
+    """`musiclm_pytorch` with `distributed.py` and a sibling that it imports from."""
+    home = folder / "musiclm_pytorch"
+    home.mkdir()
+    (home / "__init__.py").write_text(init)
+    (home / "small.py").write_text("def exists(x):\n    return x is not None\n\n\ndef widen(t):\n    return t\n")
+    (home / "distributed.py").write_text(text)
+    return home / "distributed.py"
+
+
+def test_a_file_in_a_package_imports_its_siblings(tmp_path: Path) -> None:
+    """Without the package's own `__init__`, which may bring in the whole project."""
+    text = "from .small import exists, widen\nfrom musiclm_pytorch.small import widen as wide\n" + RIGHT
+    file = package(tmp_path, "raise RuntimeError('nobody needs me')\n", text)
+    found = compare(file, adapter_named("musiclm"), [2], choose=chosen(no_group))
+    assert found.old.where == "loaded without its package's __init__"
+    assert (found.counts()["same"], found.old.description.not_importable) == (len(found.findings), [])
+
+
+def test_a_file_that_needs_its_package_gets_it(tmp_path: Path) -> None:
+    """The `__init__` runs where the file imports what is made there."""
+    file = package(tmp_path, "def made_here():\n    pass\n", "from . import made_here\n" + RIGHT)
+    found = compare(file, adapter_named("musiclm"), [2], choose=chosen(no_group))
+    assert found.old.where == "loaded after its package's __init__"
+    assert found.counts()["same"] == len(found.findings)
+
+
+def test_a_package_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
+    """Both attempts are told."""
+    file = package(tmp_path, "import not_installed_anywhere\n", "from . import made_here\n" + RIGHT)
+    with pytest.raises(ToolError, match=r"made_here.*not_installed_anywhere.*where the file's project runs"):
+        compare(file, adapter_named("musiclm"), [2])
+
+
+def test_a_flat_file_sees_what_lies_beside_it(tmp_path: Path) -> None:
+    """As a fork without a package does; though what lies there imports the file in turn."""
+    (tmp_path / "musiclm.py").write_text(
+        "def exists(x):\n    return x is not None\n\n\nfrom distributed import AllGather\n"
+    )
+    found = compared(tmp_path, RIGHT + "\n\nfrom musiclm import exists\n", no_group)
+    assert found.counts()["same"] == len(found.findings)
+    assert found.old.description.not_importable == []
+
+
+def test_a_file_may_have_the_name_of_another_module(tmp_path: Path) -> None:
+    """Which everybody else still gets when they import that."""
+    file = tmp_path / "torch.py"
+    file.write_text(RIGHT)
+    found = compare(file, adapter_named("musiclm"), [2], choose=chosen(no_group))
+    assert found.counts()["same"] == len(found.findings)
+
+
+def test_without_the_package_the_rendered_file_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the report says so."""
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if "packages" not in Path(path).parts])
+    found = compared(tmp_path, RIGHT, no_group)
+    assert found.new.where == "the rendered file; the package is not installed"
+    assert found.counts()["same"] == len(found.findings)
+
+
+# ------------------------------------------------------------------ the command
+
+
+SMALL = "def exists(val):\n    return val is not None\n\n\ndef default(val, d):\n    return val if exists(val) else d\n"
+WRONG = SMALL.replace("val if exists(val) else d", "val or d")
+
+
+def adapters(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli.main, ["parity", *map(str, arguments)])
+
+
+def test_the_table_and_the_exit_code(tmp_path: Path) -> None:
+    """Counts by function, then what differs in detail; the same text at every run."""
+    file = tmp_path / "distributed.py"
+    file.write_text(WRONG)
+    first, second = adapters(file, "--adapter", "st-moe"), adapters(file, "--adapter", "st-moe")
+    assert (first.exit_code, first.output) == (30, second.output)
+    assert "not in the old file, so not compared: AllGather, " in first.output
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in first.output.splitlines() if "│" in line]
+    assert rows == [["default", "3", "0", "1"], ["exists", "4", "0", "0"], ["all", "7", "0", "1"]]
+    detail = first.output.partition("different: ")[2]
+    assert detail.splitlines() == [
+        "default, result (1 case)",
+        "  no process group, zero",
+        "    old  int 5",
+        "    new  int 0",
+    ]
+    file.write_text(SMALL)
+    assert adapters(file, "--adapter", "st-moe").exit_code == 0
+
+
+def test_json_for_scripts(tmp_path: Path) -> None:
+    """The facts, the counts, and every case that is not the same."""
+    file = tmp_path / "distributed.py"
+    file.write_text(WRONG)
+    result = adapters(file, "--adapter", "st-moe", "--world-size", "1", "--json")
+    found = json.loads(result.output)
+    assert result.exit_code == found["exit_code"] == 30
+    assert found["functions"]["default"] == {"same": 3, "better": 0, "different": 1}
+    assert found["adapter_from"] == "the installed package st_moe_distributed"
+    assert found["world_sizes"] == [1]
+    (finding,) = found["findings"]
+    assert finding == {
+        "function": "default",
+        "case": "no process group, zero",
+        "world_size": 0,
+        "verdict": "different",
+        "part": "result",
+        "old": "int 5",
+        "new": "int 0",
+        "rank": None,
+        "right": "",
+    }
+
+
+def test_the_result_is_noted_in_a_repo(tmp_path: Path) -> None:
+    """What was compared, how it ended and when; the next result for the file takes its place."""
+    file = tmp_path / "st_moe_pytorch" / "distributed.py"
+    file.parent.mkdir()
+    for text, outcome in ((WRONG, "different"), (SMALL, "same")):
+        file.write_text(text)
+        adapters(file, "--adapter", "st-moe", "--record", tmp_path)
+        (entry,) = read_record(tmp_path).parity
+        assert (entry["file"], entry["adapter"]) == ("st_moe_pytorch/distributed.py", "st-moe")
+        assert entry["result"] == outcome
+        assert entry["world_sizes"] == [1, 2, 3]
+        assert len(entry["sha256"]) == 64
+        assert entry["when"]
+    assert entry["counts"] == {"same": 8, "better": 0, "different": 0}
+
+
+def test_a_result_that_could_not_be_noted_is_not_computed(tmp_path: Path) -> None:
+    """A file outside the repo, or a damaged record: refused at once."""
+    file, repo = tmp_path / "distributed.py", tmp_path / "repo"
+    file.write_text(SMALL)
+    repo.mkdir()
+    outside = adapters(file, "--adapter", "st-moe", "--record", repo)
+    assert (outside.exit_code, "--record takes the repo that the file lies in" in outside.output) == (1, True)
+    (tmp_path / RECORD).write_text("{")
+    damaged = adapters(file, "--adapter", "st-moe", "--record", tmp_path)
+    assert (damaged.exit_code, "is damaged" in damaged.output) == (1, True)
+
+
+BAD_FILES: dict[str, tuple[bytes | None, list[str]]] = {
+    "missing": (None, ["cannot be read: No such file or directory", "give the old distributed.py"]),
+    "a syntax error": (b"def f(:\n", ["line 1 is not valid Python: invalid syntax"]),
+    "not text": (b"\x00\xff\x00", ["is not valid Python"]),
+    "nested too deep": (b"(" * 100_000, ["is not valid Python"]),
+    "raises at import": (b"raise LookupError('not today')\n", ["cannot be loaded: LookupError: not today"]),
+    "leaves at import": (b"raise SystemExit(4)\n", ["cannot be loaded: SystemExit: 4"]),
+    "dies at import": (b"import os\nos.abort()\n", ["cannot be loaded: the process crashed"]),
+    "needs what is not there": (b"import not_installed_anywhere\n", ["No module named 'not_installed_anywhere'"]),
+    "none of the names": (b"def gather(t):\n    return t\n", ["has none of spear-tts's names (AllGather, "]),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_file_that_cannot_be_compared_is_an_error(tmp_path: Path, kind: str) -> None:
+    """Exit code 1, what is wrong with which file, no traceback."""
+    content, words = BAD_FILES[kind]
+    file = tmp_path / "distributed.py"
+    if content is not None:
+        file.write_bytes(content)
+    result = adapters(file, "--adapter", "spear-tts")
+    assert result.exit_code == 1, result.output
+    assert isinstance(result.exception, SystemExit)
+    for word in ["Error: ", "distributed.py", *words]:
+        assert word in result.output
+
+
+def test_a_folder_is_an_error(tmp_path: Path) -> None:
+    """Not a file that could be loaded."""
+    result = adapters(tmp_path, "--adapter", "spear-tts")
+    assert (result.exit_code, "cannot be read: Is a directory" in result.output) == (1, True)

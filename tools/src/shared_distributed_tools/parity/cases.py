@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: MIT
+"""What is compared: calls of every function that both files have, generated from what the adapter offers.
+
+world W · rank r · n_r rows of rank r along dim
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from random import Random
+from typing import Any, Literal
+
+Kind = Literal["module", "summing module", "function", "summing function", "callable"]
+Given = Literal["no", "tensor", "list"]
+# what arrives at the gathered tensor: nothing; a number for each rank and place; the same in a transposed tensor; one
+# number for all places, by a stride of zero; what `y.sum().backward()` sends; a loss to be differentiated twice
+Upstream = Literal["none", "ranked", "transposed", "expanded", "total", "second"]
+Style = Literal["keywords", "positional", "defaults"]
+
+DIMS = (0, 1, 2, -1, -2)
+DTYPES = ("float32", "float64", "bfloat16", "int64", "bool")
+FLOATING = ("float32", "float64", "bfloat16")
+OTHER_DIMS = (2, 3, 4)  # a rank's shape, but for the gathered dim
+LONG_ROW = 4096  # numbers a row where a write outside a tensor should reach something that matters
+
+SIGNATURE = "signature"
+BAD_DIM, ONE_BAD_DIM = "dim out of range", "dim out of range on the last rank"
+OTHER_SHAPE, OTHER_DTYPE, OTHER_NDIM = "another shape", "another dtype", "another number of dims"
+DISAGREEMENTS = (OTHER_SHAPE, OTHER_DTYPE, OTHER_NDIM)  # of the last rank with the others
+RAISING = (BAD_DIM, ONE_BAD_DIM, *DISAGREEMENTS)
+ONE_NEEDS_GRADIENT = "only rank 0 needs a gradient"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call, the same on every rank but for the rank's own size. World 0: one process, no process group."""
+
+    function: str
+    kind: Kind
+    world: int
+    sizes: tuple[int, ...] = ()
+    dim: int = 0
+    dtype: str = "float32"
+    given: Given = "no"
+    strided: bool = False  # the input is transposed in memory
+    upstream: Upstream = "none"
+    summed: bool = False  # all_reduce_grads
+    style: Style = "keywords"
+    other: tuple[int, ...] = OTHER_DIMS
+    late: bool = False  # the process group comes up between two calls
+    variant: str = ""  # a word for what the other fields do not say
+
+    @property
+    def alone(self) -> bool:
+        """Whether it gets fresh ranks: it begins without a group, or may leave ranks, or memory, in disorder."""
+        return self.late or self.upstream == "total" or self.variant in (*RAISING, ONE_NEEDS_GRADIENT)
+
+    @property
+    def may_raise_only(self) -> bool:
+        """Whether every rank has to raise."""
+        return self.variant in RAISING
+
+    @property
+    def depends_on_adapter(self) -> bool:
+        """Whether adapters differ in what is right: alone in a group they gather, return the input, or refuse."""
+        return self.world == 1 and self.function in ("AllGather", "all_gather")
+
+    def shape(self, size: int) -> tuple[int, ...]:
+        """The shape with `size` at the gathered dim."""
+        shape = list(self.other)
+        shape[self.dim] = size
+        return tuple(shape)
+
+    @property
+    def title(self) -> str:
+        """The case in words, without its function."""
+        where = f"{self.world} rank{'s' if self.world > 1 else ''}" if self.world else "no process group"
+        words = [where, self.variant, "before and after the group came up" if self.late else ""]
+        if self.sizes:
+            words += [f"sizes {self.sizes}", f"dim {self.dim}", self.dtype]
+            words += [f"{len(self.other)}-d" if len(self.other) != len(OTHER_DIMS) else ""]
+            words += ["transposed" if self.strided else "", f"sizes given as a {self.given}" * (self.given != "no")]
+            words += ["all_reduce_grads" if self.summed else "", _UPSTREAM[self.upstream]]
+            words += [f"called with {self.style}" if self.style != "keywords" else ""]
+        return ", ".join(filter(None, words))
+
+
+_UPSTREAM: dict[Upstream, str] = {
+    "none": "",
+    "ranked": "",
+    "transposed": "transposed upstream gradient",
+    "expanded": "expanded upstream gradient",
+    "total": "y.sum().backward()",
+    "second": "second derivative",
+}
+
+
+def generate(api: Mapping[str, Kind], worlds: Sequence[int]) -> list[Case]:
+    """Every case for the functions of `api`, world by world; first what needs no process group."""
+    cases = [case for function, kind in api.items() for case in _without_a_group(function, kind)]
+    smallest = min((world for world in worlds if world > 1), default=None)
+    for world in sorted(set(worlds)):
+        for function, kind in api.items():
+            cases += _in_a_group(function, kind, world)
+            if world > 1:
+                cases += _late(function, kind, world)
+            if world == smallest:  # whoever waits for a rank that raised costs seconds: once is enough
+                cases += _troubled(function, kind, world)
+    return cases
+
+
+def _without_a_group(function: str, kind: Kind) -> Iterator[Case]:
+    bare = Case(function, kind, 0)
+    yield replace(bare, variant=SIGNATURE)
+    if function == "pad_dim_to":
+        for length, dim, dtype in product((5, 2, 0), DIMS, ("float32", "int64")):
+            upstream: Upstream = "ranked" if dtype in FLOATING else "none"
+            yield replace(bare, sizes=(3,), dim=dim, dtype=dtype, upstream=upstream, variant=f"to length {length}")
+    elif function in VALUES:
+        yield from (replace(bare, variant=variant) for variant in VALUES[function])
+    elif _gathers(function, kind):
+        upstream = "ranked" if carries_gradient(function) else "none"
+        yield replace(bare, sizes=(3,), upstream=upstream)
+        yield replace(bare, sizes=(3,), upstream=upstream, given="tensor", strided=True)
+        if "summing" in kind:
+            yield replace(bare, sizes=(3,), upstream=upstream, summed=True)
+    elif function in ("all_gather_same_dim", "gather_sizes", "split_by_rank"):
+        yield replace(bare, sizes=(3,))
+    elif function == "get_is_distributed":
+        yield bare
+
+
+# helpers that know nothing of ranks: what each is called with, by a word for it
+VALUES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "exists": {"None": (None,), "zero": (0,), "an empty list": ([],)},
+    "default": {"None": (None, 5), "zero": (0, 5), "both None": (None, None)},
+    "divisible_by": {"6 by 3": (6, 3), "7 by 3": (7, 3), "0 by 3": (0, 3), "by zero": (1, 0)},
+    "has_only_one_value": {  # lists stand for tensors
+        "one value": ([2, 2, 2],),
+        "two values": ([2, 3, 2],),
+        "one element": ([4],),
+        "no element": ([],),
+        "two dims, equal rows": ([[1, 2], [1, 2]],),
+        "not a number": ([float("nan")] * 2,),
+    },
+}
+
+
+def carries_gradient(function: str) -> bool:
+    """Whether a gather has a backward."""
+    return function in ("AllGather", "AllGatherFunction", "all_gather")
+
+
+def _gathers(function: str, kind: Kind) -> bool:
+    return kind != "callable" or function in ("all_gather", "all_gather_variable_dim")
+
+
+def _sizes(world: int) -> list[tuple[int, ...]]:
+    """Even, ragged, one rank empty, all empty: those that differ at this world size."""
+    ragged = tuple((3 * rank + 2) % 5 + 1 for rank in range(world))
+    one_empty = (*ragged[: world // 2], 0, *ragged[world // 2 + 1 :])
+    return list(dict.fromkeys([(3,) * world, ragged, one_empty, (0,) * world]))
+
+
+def _in_a_group(function: str, kind: Kind, world: int) -> Iterator[Case]:
+    bare = Case(function, kind, world)
+    sizes = _sizes(world)
+    if _gathers(function, kind):
+        yield from _gather_cases(bare, sizes)
+    elif function == "all_gather_same_dim":
+        for dtype, strided, size in product(DTYPES, (False, True), (3, 0)):
+            yield replace(bare, sizes=(size,) * world, dtype=dtype, strided=strided)
+        yield replace(bare, variant="0-d")
+        yield replace(bare, variant="input that requires grad")
+    elif function == "gather_sizes":
+        for each, dim in product(sizes, DIMS):
+            yield replace(bare, sizes=each, dim=dim)
+        yield replace(bare, sizes=sizes[-2], variant="ranks differ in all else")
+    elif function == "split_by_rank":
+        for each, dtype, variant in product(sizes, ("float32", "int64"), ("tuple", "list")):
+            yield replace(bare, sizes=each, dtype=dtype, variant=variant)
+        for size in (3, 0):
+            yield replace(bare, sizes=(size,) * world, variant="tensor")
+    elif function == "get_is_distributed":
+        yield bare
+
+
+def _gather_cases(bare: Case, sizes: list[tuple[int, ...]]) -> Iterator[Case]:
+    with_gradient = carries_gradient(bare.function)
+    ways = (False, True) if "summing" in bare.kind else (False,)
+    given: tuple[Given, ...] = ("no", "tensor")
+    for each, dim, dtype, how, strided, summed in every_three((sizes, DIMS, DTYPES, given, (False, True), ways)):
+        upstream: Upstream = "ranked" if with_gradient and dtype in FLOATING else "none"
+        yield replace(
+            bare, sizes=each, dim=dim, dtype=dtype, given=how, strided=strided, summed=summed, upstream=upstream
+        )
+
+    ragged = sizes[min(1, len(sizes) - 1)]
+    base = replace(bare, sizes=ragged, upstream="ranked" if with_gradient else "none")
+    for each in sizes if bare.world > 1 else ():
+        yield replace(base, sizes=each, dim=-1, given="list")
+    yield replace(base, other=(1,))
+    yield replace(base, other=(2, 3, 1, 4), dim=2)
+    yield replace(base, style="defaults")
+    if bare.kind in ("module", "summing module", "callable"):  # `apply` takes no keywords
+        yield replace(base, style="positional", given="tensor", dim=1)
+    if not with_gradient:
+        yield replace(base, variant="input that requires grad")
+        return
+    unusual: tuple[Upstream, ...] = ("transposed", "expanded", "second")
+    for upstream, dim, summed in product(unusual, (0, 1, -1), ways):
+        yield replace(base, upstream=upstream, dim=dim, summed=summed)
+    for summed in ways:
+        yield replace(base, upstream="total", other=(1, LONG_ROW), summed=summed)
+
+
+def _late(function: str, kind: Kind, world: int) -> Iterator[Case]:
+    if carries_gradient(function) or function == "get_is_distributed":
+        yield Case(function, kind, world, sizes=_sizes(world)[1], late=True)
+
+
+def _troubled(function: str, kind: Kind, world: int) -> Iterator[Case]:
+    bare = Case(function, kind, world, sizes=(2,) * world)
+    if _gathers(function, kind):
+        yield replace(bare, variant=BAD_DIM)
+        yield replace(bare, variant=ONE_BAD_DIM)
+        yield from (replace(bare, variant=variant) for variant in DISAGREEMENTS)
+        if kind == "summing module":
+            yield replace(bare, variant=ONE_NEEDS_GRADIENT, summed=True, upstream="ranked")
+    elif function == "all_gather_same_dim":
+        yield from (replace(bare, variant=variant) for variant in DISAGREEMENTS)
+    elif function == "gather_sizes":
+        yield replace(bare, variant=BAD_DIM)
+
+
+def every_three(axes: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """A choice from each axis, many times, so that any three options that can meet do meet somewhere.
+
+    A third of the full product, and the same choice in every run.
+    """
+    everything = list(product(*(range(len(axis)) for axis in axes)))
+    Random(0).shuffle(everything)
+    met: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+    chosen = []
+    for choice in everything:
+        here = {(at, tuple(choice[i] for i in at)) for at in combinations(range(len(axes)), 3)}
+        if not here <= met:
+            met |= here
+            chosen.append(choice)
+    return [tuple(axis[i] for axis, i in zip(axes, choice, strict=True)) for choice in sorted(chosen)]

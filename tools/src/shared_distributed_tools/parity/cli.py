@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""`adapters parity`: compare, show, note down."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ..catalog import ADAPTERS, adapter_named
+from ..errors import RefusalError
+from ..migration.record import add_parity, read_record
+from ..paths import repo_root
+from . import report
+from .run import compare
+
+WORLD_SIZES = (1, 2, 3)
+
+
+@click.command("parity")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--adapter", required=True, type=click.Choice(list(ADAPTERS)), help="What would take FILE's place.")
+@click.option(
+    "--world-size",
+    type=click.IntRange(1, 16),
+    multiple=True,
+    default=WORLD_SIZES,
+    show_default=True,
+    help="How many ranks; may be repeated.",
+)
+@click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
+@click.option("--record", "repo", type=click.Path(path_type=Path), help="Note the result in this repo's record.")
+@click.pass_context
+def command(
+    ctx: click.Context, file: Path, adapter: str, world_size: tuple[int, ...], is_json: bool, repo: Path | None
+) -> None:
+    """Run the old FILE and an adapter side by side on real ranks, and compare them bit for bit.
+
+    FILE is run, in child processes: its code is what this is about. Needs no GPU and no network. Exit code 30 if
+    anything is different; 0 if all is the same, or better because FILE failed where the adapter is right.
+    """
+    root = None if repo is None else _checked_repo(repo, file)
+    errors = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("loading", total=None)
+        comparison = compare(
+            file,
+            adapter_named(adapter),
+            world_size,
+            progress=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
+        )
+    if root is not None:
+        add_parity(root, report.as_record(comparison, root))
+    if is_json:
+        click.echo(json.dumps(report.as_json(comparison), indent=2))
+    else:
+        # piped output has no width of its own: a log should not cut lines at 80 columns
+        report.show(comparison, Console(width=None if sys.stdout.isatty() else 160))
+    ctx.exit(report.exit_code(comparison))
+
+
+def _checked_repo(repo: Path, file: Path) -> Path:
+    """The repo's folder, once it is known that a result can be noted there: before a run, not after it."""
+    root = repo_root(repo)
+    if not file.resolve().is_relative_to(root):
+        msg = f"{file} is not in {repo}; --record takes the repo that the file lies in"
+        raise RefusalError(msg)
+    read_record(root)  # a damaged one is refused
+    return root

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: MIT
+"""One case on one rank: the call as a user writes it, and what came of it."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import oracle
+from .cases import (
+    BAD_DIM,
+    ONE_BAD_DIM,
+    ONE_NEEDS_GRADIENT,
+    OTHER_DTYPE,
+    OTHER_NDIM,
+    OTHER_SHAPE,
+    SIGNATURE,
+    VALUES,
+    Case,
+    carries_gradient,
+)
+from .loading import Loaded, kind_of
+from .seen import Observation, Raised, as_data
+
+OUT_OF_RANGE = 3  # a dim that the inputs do not have
+GUARD = -77.0  # lies behind the one number of an expanded gradient, and must lie there afterwards
+
+
+class Actor:
+    """Plays cases with one side's module. `join`: enters the process group, where that is left to a case."""
+
+    def __init__(self, loaded: Loaded, rank: int, join: Callable[[], None]) -> None:
+        self._loaded, self._rank, self._join = loaded, rank, join
+
+    def play(self, case: Case) -> Observation:
+        """What this rank sees; whatever is raised is part of it."""
+        self._loaded.supply.forget()
+        performance = _Performance(case, self._rank, self._loaded.module, self._join)
+        raised = None
+        try:
+            performance.perform()
+        except BaseException as error:  # SystemExit too: the old code is what is looked at
+            raised = Raised(performance.step, *in_names(error))
+        return Observation(performance.parts, raised, self._loaded.supply.names())
+
+
+def in_names(error: BaseException) -> tuple[tuple[str, ...], str]:
+    """An exception without its class object, which the parent may not have."""
+    return tuple(base.__name__ for base in type(error).__mro__ if base is not object), str(error)
+
+
+class _Performance:
+    """One case, with the parts seen so far."""
+
+    def __init__(self, case: Case, rank: int, module: Any, join: Callable[[], None]) -> None:
+        self.case, self.rank, self.join = case, rank, join
+        self.subject = getattr(module, case.function)
+        self.parts: dict[str, Any] = {}
+        self.step = "the call"
+
+    def perform(self) -> None:
+        case = self.case
+        if case.variant == SIGNATURE:
+            self.parts["signature"] = as_data(signature(self.subject))
+        elif case.late:
+            self._perform_late()
+        elif case.function in VALUES:
+            self.parts["result"] = as_data(self.subject(*self._plain_arguments()))
+        elif case.function == "get_is_distributed":
+            self.parts["result"] = as_data([self.subject(), self.subject(), callable(self.subject.cache_clear)])
+        elif case.function == "split_by_rank":
+            self._see(self.subject(self._everyones_input()))
+        else:
+            self._perform_on_a_tensor()
+
+    def _perform_on_a_tensor(self) -> None:
+        x = self._input()
+        before = x.detach().clone()
+        result = self._calling()(x)
+        self._see(result, x)
+        self.parts[oracle.INPUT] = as_data(_kept(x, before))
+        y = result[0] if isinstance(result, tuple) else result
+        if self.case.upstream != "none" and y.requires_grad:
+            self.step = "the backward"
+            self._differentiate(x, y)
+
+    def _perform_late(self) -> None:
+        """The same call before and after the process group came up; a module is built before."""
+        case = self.case
+        if case.function == "get_is_distributed":
+            self.parts["before"] = as_data(self.subject())
+            self.join()
+            self.parts["after"] = as_data(self.subject())
+            self.subject.cache_clear()
+            self.parts["after cache_clear"] = as_data(self.subject())
+            return
+        call = self._calling()  # builds the module
+        for moment in ("before", "after"):
+            try:
+                result = call(self._input())
+                self.parts[moment] = as_data(result)
+            except Exception as error:  # the other moment is to be seen as well
+                self.parts[moment] = as_data(in_names(error)[0][0])
+            if moment == "before":
+                self.join()
+        self.parts["called anew"] = as_data(self._calling()(self._input()))
+
+    def _see(self, result: Any, x: Tensor | None = None) -> None:
+        """Take down what a call returned: a tensor and sizes are two parts, anything else is one."""
+        if isinstance(result, tuple) and len(result) == 2:
+            self.parts["output"], self.parts["sizes"] = map(as_data, result)
+        else:
+            self.parts["result"] = as_data(result)
+        tensors = result if isinstance(result, list | tuple) else [result]
+        self.parts["requires grad"] = as_data([isinstance(t, Tensor) and t.requires_grad for t in tensors])
+        self.parts["is the input itself"] = as_data([t is x for t in tensors])
+
+    def _differentiate(self, x: Tensor, y: Tensor) -> None:
+        case = self.case
+        arriving = oracle.arriving_at(case, self.rank, y.shape)
+        if case.upstream == "total":
+            y.sum().backward()
+        elif case.upstream == "second":
+            (first,) = torch.autograd.grad((arriving * y * y).sum(), x, create_graph=True)
+            self.parts[oracle.GRADIENT] = as_data(first)
+            along = oracle.direction(self.rank, x.shape, case.dtype)
+            self.parts[oracle.SECOND] = as_data(torch.autograd.grad((first * along).sum(), x)[0])
+            return
+        else:
+            memory = torch.full((max(y.numel(), 1),), GUARD, dtype=y.dtype)
+            if case.upstream == "expanded":
+                memory[:1] = arriving.flatten()[:1]
+                arriving = memory[:1].view((1,) * y.ndim).expand(y.shape)
+            else:
+                if case.upstream == "transposed":
+                    arriving = transposed(arriving)
+                memory = arriving
+            before = memory.clone()
+            y.backward(arriving)
+            self.parts[oracle.UPSTREAM] = as_data(_kept(memory, before))
+        self.parts[oracle.GRADIENT] = as_data(x.grad)
+
+    def _input(self) -> Tensor:
+        case, rank = self.case, self.rank
+        odd_one_out = rank == case.world - 1
+        shape = case.shape(case.sizes[rank]) if case.sizes else ()
+        dtype = case.dtype
+        if case.variant == OTHER_DTYPE and odd_one_out:
+            dtype = "float64"
+        elif case.variant == OTHER_SHAPE and odd_one_out:
+            shape = (*shape[:-1], shape[-1] + 1)
+        elif case.variant == OTHER_NDIM and odd_one_out:
+            shape = (*shape, 1)
+        elif case.variant == "ranks differ in all else":
+            shape, dtype = (*shape[:1], *[rank + 1] * rank), ("float32", "int64", "bool")[rank % 3]
+        x = oracle.values(rank, shape, dtype)
+        if case.strided:
+            x = transposed(x)
+        needs = case.upstream != "none" and (case.variant != ONE_NEEDS_GRADIENT or rank == 0)
+        return x.requires_grad_(needs or case.variant == "input that requires grad")
+
+    def _everyones_input(self) -> Any:
+        case = self.case
+        parts = [oracle.values(rank, case.shape(size), case.dtype) for rank, size in enumerate(case.sizes)]
+        return torch.stack(parts) if case.variant == "tensor" else (list if case.variant == "list" else tuple)(parts)
+
+    def _plain_arguments(self) -> tuple[Any, ...]:
+        arguments = VALUES[self.case.function][self.case.variant]
+        return tuple(map(torch.tensor, arguments)) if self.case.function == "has_only_one_value" else arguments
+
+    def _calling(self) -> Callable[[Tensor], Any]:
+        """The call, as a function of its input. A module is built here."""
+        case, subject = self.case, self.subject
+        is_bad = case.variant == BAD_DIM or (case.variant == ONE_BAD_DIM and self.rank == case.world - 1)
+        dim = OUT_OF_RANGE if is_bad else case.dim
+        sizes = {"no": None, "tensor": torch.tensor(case.sizes), "list": list(case.sizes)}[case.given]
+        if case.function == "all_gather_same_dim":
+            return lambda x: subject(x)
+        if case.function == "gather_sizes":
+            return lambda x: subject(x, dim=dim)
+        if case.function == "pad_dim_to":
+            return lambda x: subject(x, int(case.variant.split()[-1]), dim=dim)
+        if case.kind in ("module", "summing module"):
+            self.step = "building the module"
+            module = subject(dim=dim, **({"all_reduce_grads": True} if case.summed else {}))
+            self.step = "the call"
+            self.parts["attributes"] = as_data(
+                [f"{name}={value}" for name, value in sorted(vars(module).items()) if not name.startswith("_")]
+            )
+            return self._with_sizes(module, sizes)
+        if case.kind == "callable" and not carries_gradient(case.function):
+            if case.style == "keywords":
+                return self._with_sizes(lambda x, **named: subject(x, dim=dim, **named), sizes)
+            return self._with_sizes(lambda x, *more: subject(x, *([dim] if more else []), *more), sizes)
+        apply = subject if case.kind == "callable" else subject.apply
+        return lambda x: apply(x, dim, sizes, *([case.summed] if case.kind == "summing function" else []))
+
+    def _with_sizes(self, call: Callable[..., Any], sizes: Any) -> Callable[[Tensor], Any]:
+        style = self.case.style
+        if style == "defaults":
+            return lambda x: call(x)
+        return (lambda x: call(x, sizes=sizes)) if style == "keywords" else (lambda x: call(x, sizes))
+
+
+def _kept(memory: Tensor, before: Tensor) -> str:
+    return oracle.KEPT if torch.equal(memory, before) else oracle.OVERWRITTEN
+
+
+def transposed(x: Tensor) -> Tensor:
+    """The same values in the opposite order in memory."""
+    backwards = tuple(reversed(range(x.ndim)))
+    return x.permute(backwards).contiguous().permute(backwards)
+
+
+def signature(value: Any) -> list[str]:
+    """How a public name is called, without annotations. Of a Function: how many arguments, as `apply` has no names."""
+    kind = kind_of(value)
+    if kind in ("function", "summing function"):
+        return [f"Function of {len(inspect.signature(value.forward).parameters) - 1} arguments"]
+    if kind in ("module", "summing module"):
+        return ["module", _bare(value.__init__), _bare(value.forward)]
+    if inspect.ismethod(value) or inspect.isbuiltin(value):
+        return ["apply of a Function"]
+    return [_bare(value)]
+
+
+def _bare(function: Any) -> str:
+    found = inspect.signature(function)
+    parameters = [parameter.replace(annotation=parameter.empty) for parameter in found.parameters.values()]
+    return str(found.replace(parameters=parameters, return_annotation=found.empty))
