@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -90,6 +91,49 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Mypy, strict, over the core, the adapters, the tools and the test harness."""
     run(session, "mypy")
+
+
+APART = ["unshare", "--map-root-user", "--net"]  # a network of its own: nothing of the machine's is touched
+
+
+def hosts_refused(interpreter: str) -> str:
+    """Why there can be no hosts in network namespaces here; empty if there can."""
+    missing = [tool for tool in (APART[0], "nsenter", "ip", "ss") if shutil.which(tool) is None]
+    if missing:
+        return f"needs {', '.join(missing)} (of util-linux and iproute2)"
+    command, environment = [*APART, interpreter, "-m", "multihost.network"], {**os.environ, "PYTHONPATH": "tests"}
+    tried = subprocess.run(command, env=environment, capture_output=True, text=True)
+    return "" if tried.returncode == 0 else f"no hosts in network namespaces: {tried.stderr.strip()}"
+
+
+@nox.session(requires=["env"], venv_backend="none", default=False)
+def multihost(session: nox.Session) -> None:
+    """The core's tests on two hosts and on three, launched by torchrun; bytes on the links, and a cut one."""
+    reason = hosts_refused(python(session))
+    if reason:
+        session.skip(reason)
+    session.env["PYTHONPATH"] = "tests"
+    for hosts, size in ((2, 4), (3, 3)):
+        words = ["-m", "pytest", "-q", "-p", "multihost.plugin", f"--hosts={hosts}", "--suite=core"]
+        words += [f"--world-size={size}", "-o", "python_files=test_*.py link.py", *session.posargs]
+        session.run(*APART, python(session), *words, external=True)
+
+
+@nox.session(requires=["env"], venv_backend="none", default=False)
+def soak(session: nox.Session) -> None:
+    """20,000 ragged calls, forward and backward, on four ranks: memory and open files flat, results exact."""
+    session.env["SOAK_CALLS"] = "20000"
+    run(session, "pytest", "-q", "tests/test_soak.py", *session.posargs)
+
+
+@nox.session(python="3.11", default=False)
+def floor(session: nox.Session) -> None:
+    """The tests on the oldest torch that is supported, in an environment of its own (4 GB); eager only."""
+    editable = [word for folder in DISTRIBUTIONS for word in ("-e", f"./{folder}")]
+    session.install("torch==2.0.1", "numpy<2", "einops", "pytest", "hypothesis", *editable)
+    for suite in ("core", *ADAPTERS):
+        session.run("pytest", "-q", f"--suite={suite}", *session.posargs)
+    session.run("pytest", "-q", "--vendored", *session.posargs)
 
 
 @nox.session(requires=["env"], venv_backend="none", default=False)

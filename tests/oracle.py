@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-DTYPES = ("float32", "bfloat16", "float64", "bool", "int16", "int64", "complex64", "float8_e4m3fn")
+ALL_DTYPES = ("float32", "bfloat16", "float64", "bool", "int16", "int64", "complex64", "float8_e4m3fn")
+DTYPES = tuple(name for name in ALL_DTYPES if hasattr(torch, name))  # an old torch has no fp8
 DIMS = (0, 1, -1, -2)
 SIZES = ("equal", "ragged", "one empty", "all empty")
 OTHER_DIMS = (2, 3, 4)  # the shape of a rank's tensor, but for the gathered dim

@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from harness import Deadlines, World, Worlds
+from old_torch import OLD, VERSION, needs_compile, needs_fsdp_on_cpu
 from oracle import values
 from ranks.company import Company, Gradients, Scorer, autocast, loss_on, mixed, pair_of, rows_of, weighed
 from test_matrix import SUBJECTS
+
+pytestmark = pytest.mark.only_over("gloo", reason="DDP and FSDP call collectives that nccl-rules does not have")
 
 BATCHES = [(3, 1, 2), (2, 0, 4)]  # sizes by rank, of two batches in a row
 WORLD = len(BATCHES[0])
@@ -76,6 +79,7 @@ def test_parameters_that_only_some_ranks_use(worlds: Worlds) -> None:
     check(worlds, Company("core sum", own_group="gather", detour=(0,)))
 
 
+@pytest.mark.skipif(VERSION < (2, 4), reason=f"DDP of {OLD} keeps the order here")
 def test_parameters_that_only_some_ranks_use_need_a_second_group() -> None:
     """DDP sends what a rank left out at once, before our sum there and after it elsewhere: every rank is told."""
     with World("gloo", WORLD, deadlines=Deadlines(collective=2.0, case=20.0, kill=25.0)) as world:
@@ -84,6 +88,7 @@ def test_parameters_that_only_some_ranks_use_need_a_second_group() -> None:
         assert all("sum over ranks" in answer.message for answer in answers)
 
 
+@needs_fsdp_on_cpu
 @pytest.mark.parametrize("wrapper", ["FSDP", "fully_shard"])
 @pytest.mark.parametrize("subject", marked(("core sum", "core local", "musiclm sum", "st-moe local")))
 def test_fsdp(subject: str, wrapper: str, worlds: Worlds) -> None:
@@ -111,7 +116,7 @@ def test_activation_checkpointing(subject: str, reentrant: bool, given: bool, wo
 @pytest.mark.parametrize("subject", marked(SUBJECTS))
 def test_autocast(subject: str, worlds: Worlds) -> None:
     """Rows are gathered in bfloat16; gradients are those of autocast in one process."""
-    check(worlds, Company(subject, amp=True), tolerance=0.05)  # bfloat16 has 8 bits, and sums in another order
+    check(worlds, Company(subject, amp=True), tolerance=0.1)  # bfloat16 has 8 bits, and sums in another order
     answers = worlds.get("gloo", 3).run("ranks.company:autocast_on_some", subject, [True] * 3, (2, 0, 1))
     assert [outcome.value for outcome, _ in answers] == [torch.bfloat16] * 3
 
@@ -190,6 +195,7 @@ def test_gathers_that_a_loss_leaves_out(worlds: Worlds) -> None:
 
 
 @NOT_YET
+@needs_compile
 @pytest.mark.parametrize("given", [False, True], ids=["sizes not given", "sizes given"])
 def test_two_gathers_in_one_compiled_region(given: bool, worlds: Worlds) -> None:
     """Every rank runs them in the order in which they were written, whatever its compiler makes of the rest."""
@@ -200,6 +206,7 @@ def test_two_gathers_in_one_compiled_region(given: bool, worlds: Worlds) -> None
 
 
 @NOT_YET
+@needs_compile
 @pytest.mark.parametrize("given", [False, True], ids=["sizes not given", "sizes given"])
 def test_a_compiled_gather_that_a_rank_leaves_out(given: bool, worlds: Worlds) -> None:
     """A rank that does not look at the gathered tensor still takes part, as it does in eager mode."""

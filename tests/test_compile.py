@@ -4,9 +4,13 @@
 import pytest
 
 from harness import World, Worlds
+from old_torch import needs_compile
 from test_matrix import SUBJECTS
 
-pytestmark = pytest.mark.only_over("gloo", "nccl", reason="compiled code calls what the other tests call here")
+pytestmark = [
+    pytest.mark.only_over("gloo", "nccl", reason="compiled code calls what the other tests call here"),
+    needs_compile,
+]
 
 ROUNDS = {2: [(2, 3), (4, 5), (6, 3), (3, 7), (5, 2), (9, 4)], 3: [(2, 3, 4), (4, 5, 2), (6, 3, 3), (3, 7, 5)]}
 # "local" of those that also sum is a part of the same code
@@ -15,9 +19,7 @@ GATHERERS = [pytest.param(s, marks=pytest.mark.suite(s.split()[0])) for s in COM
 
 
 def check(world: World, subject: str, compiler: str, given: str) -> None:
-    for wrong, graphs in world.run(
-        "ranks.compiled:compiled_like_eager", subject, compiler, given, ROUNDS[world.size]
-    ):
+    for wrong, graphs in world.run("ranks.compiled:compiled_like_eager", subject, compiler, given, ROUNDS[world.size]):
         assert not wrong
         assert graphs <= 2, "new sizes recompiled more than once"
 

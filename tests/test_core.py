@@ -8,6 +8,7 @@ import torch
 
 import shared_distributed as core
 from harness import Worlds
+from old_torch import VERSION, dtypes, needs_gloo_reduce_scatter
 from oracle import Case, gathered, gradient, same, upstream
 from test_matrix import all_cases
 
@@ -86,7 +87,7 @@ def test_every_dense_dtype(backend: str, worlds: Worlds) -> None:
     """All of them travel, bit for bit, also where the backend does not know them."""
     for seen in worlds.get(backend, 2).run("ranks.core:every_dtype", (2, 3)):
         assert [name for name, right in seen.items() if not right] == []
-        assert len(seen) == 20
+        assert len(seen) == (20 if VERSION >= (2, 4) else 13)  # no fp8, no unsigned of more than 8 bits
 
 
 def test_conjugated_and_negated_views(backend: str, worlds: Worlds) -> None:
@@ -102,7 +103,9 @@ def test_conjugated_and_negated_views(backend: str, worlds: Worlds) -> None:
 # ------------------------------------------------------------------ the adjoint
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "complex64", "int16", "int64", "float8_e4m3fn"])
+@pytest.mark.parametrize(
+    "dtype", dtypes(("float32", "bfloat16", "float64", "complex64", "int16", "int64", "float8_e4m3fn"))
+)
 @pytest.mark.parametrize("sizes", [(2, 3), (1, 0, 3), (0, 0, 0), (9, 1, 0, 1)], ids=str)
 def test_reduce_scatter_gives_own_rows_of_the_sum(
     sizes: tuple[int, ...], dtype: str, backend: str, worlds: Worlds
@@ -133,7 +136,7 @@ EVERY_TRANSPORT = pytest.mark.parametrize(
         ("_gather_on_gloo", "_sum_on_gloo", 1 << 40),
         ("_gather_on_gloo", "_sum_on_gloo", -1),
         ("_gather_by_broadcasts", "_sum_by_all_reduce", 0),
-        ("_gather_by_broadcasts", "_sum_on_nccl", 0),
+        pytest.param("_gather_by_broadcasts", "_sum_on_nccl", 0, marks=needs_gloo_reduce_scatter),
     ],
     ids=["all-to-all", "point to point", "broadcasts and all-reduce", "reduce-scatter"],
 )

@@ -25,6 +25,7 @@ import pytest
 
 from conftest import ADAPTERS
 from harness import World, Worlds
+from old_torch import needs_fake_group
 from oracle import Case
 from test_matrix import SUBJECTS
 
@@ -69,6 +70,7 @@ def test_what_reaches_a_collective_is_contiguous(subject: str, dim: int, worlds:
             assert len(forward) >= 2
 
 
+@needs_fake_group
 @pytest.mark.parametrize(
     ("world", "rank", "subjects"),
     [(4, 1, (*SUBJECTS, "helpers")), (1024, 700, ("core sum", "musiclm sum"))],

@@ -14,7 +14,8 @@ import torch
 
 from adapters import CONTRACTS
 from harness import WorldFailure, Worlds
-from oracle import DIMS, DTYPES, SIZES, Case, Result, gathered, gradient, same, sizes_of
+from old_torch import dtypes
+from oracle import ALL_DTYPES, DIMS, SIZES, Case, Result, gathered, gradient, same, sizes_of
 
 SUBJECTS = (
     "core sum",
@@ -57,7 +58,7 @@ def complaints(case: Case, rank: int, result: Result, subject: str) -> list[str]
     return [f"rank {rank} of {world}, {case}: {text}" for text in found]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", dtypes(ALL_DTYPES))
 @pytest.mark.parametrize("subject", [pytest.param(s, marks=pytest.mark.suite(s.split()[0])) for s in SUBJECTS])
 def test_gather_matches_the_oracle(subject: str, dtype: str, world_size: int, backend: str, worlds: Worlds) -> None:
     """Values, sizes and gradients are those of one process, on every rank, bit for bit."""

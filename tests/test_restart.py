@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from harness import Worlds
 from ranks.restart import STEPS
+
+pytestmark = pytest.mark.only_over("gloo", reason="the run under torchrun is on gloo")
 
 WORLD = 3
 TESTS = Path(__file__).parent

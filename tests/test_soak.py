@@ -9,6 +9,8 @@ import pytest
 from harness import Worlds
 from ranks.soak import PERIOD
 
+pytestmark = pytest.mark.only_over("gloo", reason="what is watched is the memory and the files of processes on gloo")
+
 WORLD = 4
 CALLS = int(os.environ.get("SOAK_CALLS", 4 * PERIOD))
 WARM_UP = max(2 * PERIOD, CALLS // 10)

@@ -535,7 +535,8 @@ EFFECTS = {"tempfile.mkstemp", "open", "os.chmod", "os.rename", "os.remove"}  # 
 repo = Path(sys.argv[1])
 
 def snapshot():
-    files = [path for path in repo.rglob("*") if path.is_file() and ".git" not in path.parts]
+    folders = [repo, repo / "spear_tts_pytorch"]
+    files = [path for folder in folders for path in folder.iterdir() if path.is_file()]
     return {str(path.relative_to(repo)): (path.read_bytes(), path.stat().st_mode) for path in files}
 
 def restore(files):

@@ -261,7 +261,8 @@ def test_the_page_shows_what_is_wrong_first() -> None:
 def test_names_cannot_break_the_page() -> None:
     """Whatever a folder, a file or a note is called, it is text."""
     nasty = '<script>alert("x")</script>&`<b>`$headline'
-    text = page.page([project(name=nasty, stage="core", note=nasty, copy=nasty, edits=(nasty,))], nasty, nasty)
+    said = project(name=nasty, stage="core", state=nasty, note=nasty, adapter=nasty, copy=nasty, edits=(nasty,))
+    text = page.page([said], nasty, nasty)
     reader = Reader(text)
     assert reader.open == []
     assert not {"script", "b"} & {tag for tag, _ in reader.tags[reader.tags.index(("article", {"class": "good"})) :]}

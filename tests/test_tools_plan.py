@@ -283,6 +283,12 @@ def test_what_has_no_exact_counterpart_is_left_to_a_person(tmp_path: Path, use: 
         ("spear-tts", "from pkg.distributed import all_gather\nf = all_gather", "handed on"),
         ("spear-tts", "from pkg.distributed import something", "spear-tts-distributed has no something"),
         ("musiclm", "from pkg.distributed import AllGather\ngather = AllGather(1)", "goes out of sight"),
+        (
+            "spear-tts",
+            "if TYPE_CHECKING:\n    from pkg.distributed import all_gather\ndef f(x):\n"
+            "    from pkg.distributed import all_gather\n    x, s = all_gather(x, 0, None)\n    return s is None",
+            "at the top of the file",
+        ),
     ],
 )
 def test_imports_without_a_counterpart_are_left_to_a_person(
@@ -436,6 +442,7 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
         [
             body("if get_is_distributed():", f"    {GATHERED}", "return x + torch.rand(3)"),
             body(GATHERED, "if random() < 0.5:", "    return x"),
+            body("if all_gather(x, 0, None)[0].sum() < random():", "    return x"),
         ],
     ),
 }

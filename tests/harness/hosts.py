@@ -2,12 +2,15 @@
 """Ranks on several hosts: a rank steps into its host's network namespace before it joins the others."""
 
 import ctypes
+import fcntl
 import os
+import socket
+import struct
 from pathlib import Path
 
 HOSTS = "RANK_HOSTS"  # the environment variable: a network namespace a host, as paths, separated by colons
 INTERFACE = "eth0"  # of every host
-_CLONE_NEWNET = 0x40000000
+_CLONE_NEWNET, _SIOCGIFADDR = 0x40000000, 0x8915
 
 
 def host_by_rank(size: int, hosts: int) -> list[int]:
@@ -26,3 +29,11 @@ def enter_host(rank: int, size: int) -> None:
             error = ctypes.get_errno()
             raise OSError(error, os.strerror(error), namespace.name)
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
+
+
+def address() -> str:
+    """Where other ranks reach this one: its host's address, or the loopback's."""
+    interface = os.environ["GLOO_SOCKET_IFNAME"].encode()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", interface))
+    return socket.inet_ntoa(answer[20:24])

@@ -96,12 +96,11 @@ def run_forced(gather: str, total: str, small: int, cases: list[Case]) -> list[R
 def every_dtype(sizes: tuple[int, ...]) -> dict[str, bool]:
     """Bytes in, the same bytes out, for each dense dtype."""
     rank, seen = dist.get_rank(), {}
-    for name in DENSE:
+    for name in [name for name in DENSE if hasattr(torch, name)]:
         dtype = getattr(torch, name)
+        size = torch.empty(0, dtype=dtype).element_size()
         parts = [
-            ((torch.arange(n * 3 * dtype.itemsize) * 7 + 31 * r) % (2 if name == "bool" else 251))
-            .to(torch.uint8)
-            .view(-1)
+            ((torch.arange(n * 3 * size) * 7 + 31 * r) % (2 if name == "bool" else 251)).to(torch.uint8).view(-1)
             for r, n in enumerate(sizes)
         ]
         mine = parts[rank].to(device()).view(dtype).view(sizes[rank], 3)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import shared_distributed as core
+from harness.hosts import address
 from harness.worker import place
 from oracle import values
 
@@ -83,15 +84,16 @@ def lost_store(timeout: float, how: str) -> Seen:
     where = place()
     note = Path(where.store).with_name("port")
     if where.rank == 0:
-        store = dist.TCPStore("127.0.0.1", 0, where.size, is_master=True, wait_for_workers=False)
-        (note.with_suffix(".new")).write_text(str(store.port))
+        store = dist.TCPStore(address(), 0, where.size, is_master=True, wait_for_workers=False)
+        (note.with_suffix(".new")).write_text(f"{address()} {store.port}")
         note.with_suffix(".new").replace(note)
     else:
         for _ in range(600):
             if note.exists():
                 break
             time.sleep(0.05)
-        store = dist.TCPStore("127.0.0.1", int(note.read_text()), where.size)
+        host, port = note.read_text().split()
+        store = dist.TCPStore(host, int(port), where.size)
     patience = timedelta(seconds=timeout)
     dist.init_process_group("gloo", store=store, rank=where.rank, world_size=where.size, timeout=patience)
     dist.barrier()

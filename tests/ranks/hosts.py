@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What a rank does and sees where there are several hosts."""
 
-import fcntl
-import socket
-import struct
 import time
 from pathlib import Path
 
@@ -11,20 +8,16 @@ import torch
 import torch.distributed as dist
 
 import shared_distributed as core
-from harness.hosts import INTERFACE
+from harness.hosts import address
 from oracle import values
-
-_SIOCGIFADDR = 0x8915
 
 
 def where() -> tuple[str, str, str]:
     """This rank's address, its network namespace, and the kind of store that it met the others in."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", INTERFACE.encode()))
     store = dist.distributed_c10d._get_default_store()
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
-    return socket.inet_ntoa(answer[20:24]), str(Path("/proc/self/ns/net").readlink()), type(store).__name__
+    return address(), str(Path("/proc/self/ns/net").readlink()), type(store).__name__
 
 
 def transfer(what: str, sizes: tuple[int, ...], width: int) -> bool:

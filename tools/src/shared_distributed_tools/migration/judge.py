@@ -163,7 +163,7 @@ class _Judge:
 
     def _ask(self, node: ast.AST) -> str:
         """How this file can ask whether there are other ranks."""
-        tops = [use for use in self.uses if use.kind == "import" and use.direct and self._is_at_top(use.node)]
+        tops = [use for use in self.uses if use.kind == "import" and use.direct and self._always_runs(use.node)]
         modules = [use.local for use in tops if use.name == ""]
         if any(use.name for use in tops):
             self.more.add(_ASK)
@@ -177,13 +177,17 @@ class _Judge:
     def _is_at_top(self, node: ast.AST) -> bool:
         return not any(isinstance(around, _NAMESPACES) for around in self.source.around(node))
 
+    def _always_runs(self, node: ast.AST) -> bool:
+        """Whether an import holds for the whole file: in no function, and under no `if TYPE_CHECKING`."""
+        return all(isinstance(around, ast.Module | ast.Try) for around in self.source.around(node))
+
     def _add_imports(self) -> None:
         imports = [use for use in self.uses if use.kind == "import" and use.node not in self.left_alone]
         statements = {use.node: use.name == "" for use in imports}
-        imported = {use.name for use in imports if self._is_at_top(use.node)}
+        imported = {use.name for use in imports if self._always_runs(use.node)}
         more = sorted(self.more - {RENAMED_IN_CORE.get(name, name) for name in imported})
         for node, of_module in statements.items():
-            takes_more = not of_module and self._is_at_top(node)
+            takes_more = not of_module and self._always_runs(node)
             self._edit(node, Imports(of_module, tuple(more) if takes_more else ()))
             more = [] if takes_more else more
 

@@ -65,7 +65,8 @@ def fingerprint(file: Path, name: str, adapter: str | None, into: Path) -> None:
 
 def _scan_with_progress(paths: tuple[Path, ...], variants: list[Variant]) -> Survey:
     columns = (TextColumn("scanning"), BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("scanning", total=None)
         return scan(paths, variants, lambda done, total: progress.update(task, completed=done, total=total))
 
