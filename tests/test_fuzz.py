@@ -50,7 +50,7 @@ def drawn(count: int, world: int, subjects: list[str]) -> list[tuple[Trial, Tria
     pairs: dict[str, tuple[Trial, Trial]] = {}
 
     @settings(
-        max_examples=2 * count,  # of which two in three are new
+        max_examples=count * 4 // 3,  # a few come up twice
         phases=[Phase.generate],
         derandomize=True,
         database=None,
@@ -223,9 +223,9 @@ def test_bad_input_ends_in_one_error_and_the_next_call_works(
 ) -> None:
     """Every case ends as its arguments say it must, on all ranks alike, and so does the valid call after it."""
     pairs = drawn(CASES[backend], world, ways(suite))
-    shares = {error: count / len(pairs) for error, count in Counter(verdict(trial) for trial, _ in pairs).items()}
+    ends = Counter(verdict(trial) for trial, _ in pairs)
     assert len(pairs) == CASES[backend]
-    assert all(shares.get(error, 0) > 0.1 for error in ("BadInputError", "DisagreementError", "")), shares
+    assert min(ends["BadInputError"], ends["DisagreementError"], ends[""]) >= len(pairs) // 40, ends
     ranks = worlds.get(backend, world)
     for start in range(0, len(pairs), BATCH):
         in_turn = [trial for pair in pairs[start : start + BATCH] for trial in pair]

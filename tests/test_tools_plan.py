@@ -2,6 +2,7 @@
 """Call sites: where a tree uses its copy, what each place becomes in the core, and which ones deserve a look."""
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from downstream.projects import INLINED, PROJECTS, known_variants
+from downstream.trees import commit
+from shared_distributed_tools import sources
 from shared_distributed_tools.cli import main
 from shared_distributed_tools.migration.judge import judge
 from shared_distributed_tools.migration.rewrite import rewrite
@@ -511,6 +514,18 @@ def test_the_plan_for_people(tmp_path: Path, known: Path) -> None:
         "spear_tts_pytorch/align.py:10: which-gradient",
     ):
         assert text in output, output
+
+
+def test_a_plan_shows_the_stages_ahead(tmp_path: Path) -> None:
+    """Fewer at each; in the end there is nothing left."""
+    repo = PROJECTS["mirasol"].make(tmp_path, "mirasol")
+    for count, stage in enumerate(("vendored", "package", "core")):
+        output = run("plan", repo).output
+        assert len(re.findall("^  (vendored|package|core): ", output, re.MULTILINE)) == 3 - count
+        source = ("--from", sources.root()) if stage == "package" else ()
+        assert run("migrate", repo, "--to", stage, *source, "--write").exit_code == 0
+        commit(repo)
+    assert "nothing is left to move" in run("plan", repo).output
 
 
 def test_an_inlined_copy_is_planned_for_by_hand(tmp_path: Path, known: Path) -> None:

@@ -12,4 +12,8 @@ status             what a vendored file looks like now
 vendoring, git     what would change in a repo; what git is asked
 cli, commands      the console script `adapters`
 downstream         a rendered file tried inside a copy of a downstream checkout
+migration          finding copies in any tree, and moving a project over, stage by stage
+parity             an old file and its adapter side by side on real ranks
+scaffold           a further adapter
+bench, demo        the gathers measured; the main job on one screen
 """

@@ -24,7 +24,7 @@ from .page import page
 from .plan import UNCHANGED, Plan, make_plan
 from .record import RECORD, Done, FileChange, Pending, Trace, hash_or_none, now, read_record
 from .stages import Step, diff_of, next_step
-from .standing import STAGES, Standing, stand
+from .standing import CORE_STAGE, PACKAGE, STAGES, VENDORED, Standing, stand
 from .tree import SourceTree
 
 _EXIT = {GOOD: 0, LOOK: 40, BAD: 41}
@@ -218,17 +218,19 @@ def _show_plan(made: Plan) -> None:
         click.secho(standing.problem, fg="red")
     for one in finding.differences if finding else ():
         click.echo(f"  edited: {one.name}: {one.how}" + (f": {one.detail}" if one.detail else ""))
-    if not standing.problem:
-        click.echo(
-            f"\nvendored: {standing.copy} becomes a self-contained file; call sites stay\n"
-            f"package:  it becomes a shim for {traits.distribution}, a new dependency; call sites stay\n"
-            f"core:     it goes; call sites use shared_distributed as below\n"
-        )
+    ahead = {
+        VENDORED: f"{standing.copy} becomes a self-contained file; call sites stay",
+        PACKAGE: f"it becomes a shim for {traits.distribution}, a new dependency; call sites stay",
+        CORE_STAGE: "it goes; call sites use shared_distributed as below",
+    }
+    for stage in STAGES[STAGES.index(standing.stage) + 1 :] if not standing.problem else ():
+        click.echo(f"  {stage}: {ahead[stage]}")
+    if standing.stage == CORE_STAGE:
+        click.echo("  nothing is left to move")
+        return
     table = Table("site", "kind", "now", "core")
-    rows = {
-        (planned.site._replace(name=""), planned.core): None for planned in made.planned
-    }  # an import statement once
-    for site, core in rows:
+    # an import statement once, whatever it imports
+    for site, core in dict.fromkeys((planned.site._replace(name=""), planned.core) for planned in made.planned):
         style = {"by hand": "red", UNCHANGED: "dim"}.get(core, "green")
         table.add_row(f"{site.path}:{site.line}", site.kind, Text(site.text), Text(core, style=style))
     _print(table)
