@@ -2,11 +2,9 @@
 """The commands that render, vendor and check. None imports torch, or runs anything that lies in a repo."""
 
 import json
-import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +16,7 @@ from .render import render as rendered_text
 from .render import rendered_parts
 from .sources import load
 from .status import Inspection, State, inspect_repo
+from .terminal import print_diff, print_table
 
 _NAME = click.Choice(list(ADAPTERS))
 
@@ -31,7 +30,7 @@ def list_adapters() -> None:
         flat = f"\nor distributed.py beside {adapter.flat_beside}" if adapter.flat_beside else ""
         row = (adapter.name, sources.adapter_version, sources.core_version, adapter.downstream)
         table.add_row(*row, adapter.target + flat)
-    _print(table)
+    print_table(table)
 
 
 @click.command()
@@ -53,7 +52,7 @@ def vendor(name: str, repo: Path, path: str | None, dry_run: bool, force: bool) 
     Shows the diff first. Refuses where somebody's work could be lost.
     """
     change = vendoring.vendor(repo_root(repo), adapter_named(name), path, force=force)
-    _show(change.diff)
+    print_diff(change.diff)
     if not dry_run:
         change.apply()
     done = "would be written" if dry_run else "written; commit it together with its lock"
@@ -87,7 +86,7 @@ def check(ctx: click.Context, repos: tuple[Path, ...], as_json: bool) -> None:
             header = (one.header.adapter, one.header.version) if one.header else ("", "")
             state = Text(one.state.label, style="green" if one.state is State.CURRENT else "red")
             table.add_row(Text(one.relative), *header, state, one.note or one.state.meaning)
-        _print(table)
+        print_table(table)
     ctx.exit(exit_code)
 
 
@@ -104,7 +103,7 @@ def diff(repo: Path) -> None:
         for label, after in (("your edits", seen.body), ("our changes", new)):
             text = vendoring.unified(base, after, f"{seen.relative} (as vendored)", f"{seen.relative} ({label})")
             click.echo(f"=== {seen.relative}: {label}{'' if text else ': none'}")
-            _show(text)
+            print_diff(text)
 
 
 @click.command()
@@ -122,7 +121,7 @@ def update(ctx: click.Context, repo: Path, with_merge: bool) -> None:
         name, outcome = change.seen.relative, "nothing to change"
         if change.writes_file or change.writes_lock:
             outcome = "updated" if change.writes_file else "lock brought up to date"
-        _show(change.diff)
+        print_diff(change.diff)
         change.apply()
         if change.conflict:
             click.echo(f"{name}: conflict; resolve the markers in it, then run `adapters update` again", err=True)
@@ -153,14 +152,3 @@ def _as_json(seen: Inspection) -> dict[str, str | int | None]:
         "exit_code": seen.state.exit_code,
         "note": seen.note,
     }
-
-
-def _print(table: Table) -> None:
-    # piped output has no width of its own: a log should not cut paths at 80 columns
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-
-
-def _show(text: str) -> None:
-    colours = {"+": "green", "-": "red", "@": "cyan"}
-    for line in text.splitlines():
-        click.secho(line, fg=colours.get(line[:1]))

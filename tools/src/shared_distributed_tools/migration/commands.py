@@ -2,12 +2,10 @@
 """`adapters plan`, `migrate`, `rollback` and `status`. None imports torch, or runs anything that lies in a repo."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +14,7 @@ from ..errors import RefusalError
 from ..files import read, write_atomically
 from ..paths import checked, repo_root
 from ..sources import load
+from ..terminal import print_diff, print_table
 from . import journal
 from .fingerprints import Variant
 from .fingerprints import load as load_variants
@@ -78,7 +77,7 @@ def migrate(repo: Path, stage: str, source: str | None, path: str | None, known:
     tree = SourceTree(root)
     standing = stand(root, tree, _below(root, path), _variants(known))
     step = next_step(standing, tree, stage, source)
-    _show_diff(step.diff)
+    print_diff(step.diff)
     for note in step.notes:
         click.secho(f"note: {note}", fg="yellow", err=True)
     if write:
@@ -106,7 +105,7 @@ def rollback(repo: Path, write: bool) -> None:
         raise RefusalError(msg)
     done = record.stages[-1]
     changes = tuple(_undone(root, trace) for trace in done.files)
-    _show_diff(diff_of(changes))
+    print_diff(diff_of(changes))
     if write:
         journal.carry_out(root, record, Pending(done, forward=False, changes=changes))
     before = record.stages[-2].stage if len(record.stages) > 1 else "what it was"
@@ -183,7 +182,7 @@ def _show_status(projects: list[Project]) -> None:
         state = Text(one.state, colours[one.tone])
         name = Text(one.name, overflow="fold")
         table.add_row(name, one.adapter, one.stage, state, edits, parity, Text(one.note))
-    _print(table)
+    print_table(table)
 
 
 # ------------------------------------------------------------------ plan
@@ -233,7 +232,7 @@ def _show_plan(made: Plan) -> None:
     for site, core in dict.fromkeys((planned.site._replace(name=""), planned.core) for planned in made.planned):
         style = {"by hand": "red", UNCHANGED: "dim"}.get(core, "green")
         table.add_row(f"{site.path}:{site.line}", site.kind, Text(site.text), Text(core, style=style))
-    _print(table)
+    print_table(table)
     for title, lines in (
         ("by hand, before core", [str(remark) for remark in made.by_hand]),
         ("worth a look", [f"{risk.path}:{risk.line}: {risk.rule}: {risk.text}" for risk in made.risks]),
@@ -243,14 +242,3 @@ def _show_plan(made: Plan) -> None:
             click.secho(f"\n{title}:", bold=True)
             for line in lines:
                 click.echo(f"  {line}")
-
-
-def _print(table: Table) -> None:
-    # piped output has no width of its own: a log should not cut lines of code at 80 columns
-    Console(width=None if sys.stdout.isatty() else 240).print(table)
-
-
-def _show_diff(text: str) -> None:
-    colours = {"+": "green", "-": "red", "@": "cyan"}
-    for line in text.splitlines():
-        click.secho(line, fg=colours.get(line[:1]))
