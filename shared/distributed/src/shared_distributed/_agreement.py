@@ -114,12 +114,17 @@ def _settle(
     if world > 1 and (must_exchange or os.environ.get("SHARED_DISTRIBUTED_CHECK", "0") != "0"):
         sizes, wanted = exchange(claim, world, group, summed=summed)
         stand_ins = [summed and bool(wanted >> i & 1) and not x.requires_grad for i, x in enumerate(xs)]
-        xs = [x.detach().requires_grad_() if absent else x for x, absent in zip(xs, stand_ins, strict=True)]
+        xs = [_stand_in_for(x) if absent else x for x, absent in zip(xs, stand_ins, strict=True)]
         return xs, sizes if claim.sizes is None else claim.sizes
     if claim.problem:
         raise BadInputError(_bad_input(op, {rank: claim.problem}, world))
     front = claim.dim or 0
     return xs, claim.shape[front : front + 1] if claim.sizes is None else claim.sizes
+
+
+def _stand_in_for(x: Tensor) -> Tensor:
+    # a tensor from inference mode can never require grad: its values in a tensor that can
+    return (x.clone() if x.is_inference() else x.detach()).requires_grad_()
 
 
 def agree_on_sizes(x: Tensor, dim: int, group: ProcessGroup | None = None) -> tuple[int, ...]:
@@ -178,7 +183,9 @@ def _examine(
         if grad not in ("sum", "local"):
             raise BadInputError(f"grad must be 'sum' or 'local', got {grad!r}")
         _check_tensor(x, world, group)
-        dim = None if dim is None else _dim_from_front(dim, x)
+        dim = None if op == "all_gather_same_dim" else _dim_from_front(dim, x)
+        if sizes is None and op == "reduce_scatter":
+            raise BadInputError("reduce_scatter needs sizes: they say which rows are whose")
         given = None if sizes is None else _check_sizes(sizes, op, x, dim or 0, rank, world)
     except BadInputError as error:
         return Claim(op, problem=str(error))
@@ -216,11 +223,11 @@ def _check_tensor(x: Tensor, world: int, group: ProcessGroup | None) -> None:
         raise BadInputError(f"shape {tuple(x.shape)} is on {x.device.type}; the process group serves {served}")
 
 
-def _dim_from_front(dim: int, x: Tensor) -> int:
+def _dim_from_front(dim: int | None, x: Tensor) -> int:
     if x.ndim == 0:
         raise BadInputError("a 0-d tensor has no dim to gather along: unsqueeze it first")
     try:
-        dim = index(dim)
+        dim = index(dim)  # type: ignore[arg-type]
     except TypeError as error:
         raise BadInputError(f"dim must be an int, got {dim!r}") from error
     if not -x.ndim <= dim < x.ndim:
@@ -231,7 +238,7 @@ def _dim_from_front(dim: int, x: Tensor) -> int:
 def _check_sizes(sizes: Sizes, op: str, x: Tensor, dim: int, rank: int, world: int) -> tuple[int, ...]:
     try:
         ints = ints_of(sizes)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor without data
         raise BadInputError(f"sizes must be one whole number a rank, got {sizes!r}") from error
     if len(ints) != world:
         raise BadInputError(f"sizes has {len(ints)} entries for {world} ranks")

@@ -6,6 +6,7 @@ rank recompiles for sizes of its own) would then meet its peers in different col
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,7 +28,11 @@ def opaque(name: str, schema: str, run: Callable[..., Any], shape: Callable[...,
 
     namespace = __name__.replace(".", "_")
     operator = torch.library.custom_op(f"{namespace}::{name}", by_group_name(run), mutates_args=(), schema=schema)
-    operator.register_fake(by_group_name(shape))
+    if not hasattr(operator, "register_effect"):
+        operator.register_fake(by_group_name(shape))
+    else:  # every rank runs all of its collectives, in the order written
+        operator.register_effect(torch.library.EffectType.ORDERED)
+        operator.register_fake(lambda *args: (_keep_order(operator._opoverload), by_group_name(shape)(*args))[1])
     return lambda *args: operator(*args[:-1], "" if args[-1] is None else args[-1].group_name)
 
 
@@ -35,3 +40,18 @@ def _group_from_name(name: str) -> ProcessGroup | None:
     from torch.distributed.distributed_c10d import _resolve_process_group
 
     return _resolve_process_group(name) if name else None  # type: ignore[arg-type]
+
+
+@lru_cache
+def _keep_order(overload: Any) -> None:
+    """Inductor lowers an ordered operator to a kernel whose order it then loses: it files it under a buffer's name,
+    and looks under an operation's (torch 2.13). The kernel made here knows its predecessor itself.
+    """
+    from torch._inductor import ir
+    from torch._inductor.lowering import register_lowering
+    from torch.utils._pytree import tree_map_only
+
+    @register_lowering(overload, type_promotion_kind=None)
+    def lower(*args: Any) -> Any:
+        created = ir.EffectfulKernel.create(overload, *args)
+        return tree_map_only(ir.IRNode, lambda node: node.wrap_for_lowering(), created)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """What can go wrong, as a tree.
 
-GatherError (RuntimeError)          the root: everything raised here on purpose
-├── BadInputError (ValueError)      one rank's own arguments cannot be used
-├── DisagreementError               each rank's arguments are fine alone, not together
-└── TransportError                  a collective failed underneath: a rank died, stopped or went another way
+GatherError (RuntimeError)                the root: everything raised here on purpose
+├── BadInputError (ValueError, IndexError)    one rank's own arguments cannot be used
+├── DisagreementError                     each rank's arguments are fine alone, not together
+└── TransportError                        a collective failed underneath: a rank died, stopped or went another way
 
-StaleAnswerWarning (UserWarning)    "not distributed" was remembered from before the process group
+StaleAnswerWarning (UserWarning)          "not distributed" was remembered from before the process group
 """
 
 
@@ -14,8 +14,11 @@ class GatherError(RuntimeError):
     """Root of every error that this library raises on purpose."""
 
 
-class BadInputError(GatherError, ValueError):
-    """A rank's own arguments cannot be used: its dim, its sizes, its tensor."""
+class BadInputError(GatherError, ValueError, IndexError):
+    """A rank's own arguments cannot be used: its dim, its sizes, its tensor.
+
+    An IndexError too, since that is what torch, and with it the original files, raise for a dim out of range.
+    """
 
 
 class DisagreementError(GatherError):

@@ -165,6 +165,8 @@ def sum_rows(x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> Tensor:
     if is_compiling():
         traced: Tensor = _sum_operator(x, dim, list(sizes), group)
         return traced
+    if x.is_complex():  # NCCL adds none
+        return torch.view_as_complex(sum_rows(torch.view_as_real(x.resolve_conj()), dim, sizes, group))
     rank, _ = rank_and_world(group)
     backend = backend_by_device(group)[x.device.type]
     # blocks in rank order, each one contiguous: (n_0 …) (n_1 …) …
@@ -236,8 +238,6 @@ def _sum_by_all_reduce(flat: Tensor, counts: Sequence[int], rank: int, group: Gr
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which sums are taken: at least 32 bits, and one that every backend can add."""
-    if dtype.is_complex:
-        return torch.promote_types(dtype, torch.complex64)
     if dtype.is_floating_point:
         return dtype if torch.finfo(dtype).bits >= 32 else torch.float32
     return torch.int64
