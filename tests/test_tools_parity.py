@@ -25,6 +25,7 @@ from shared_distributed_tools.migration.record import RECORD, read_record
 from shared_distributed_tools.parity import run, supplied
 from shared_distributed_tools.parity.cases import (
     ONE_NEEDS_GRADIENT,
+    OTHER_SHAPE,
     SIGNATURE,
     Case,
     Kind,
@@ -141,6 +142,15 @@ def test_a_difference_says_who_is_right(tmp_path: Path) -> None:
     assert finding.case.title == "2 ranks, sizes (3, 1), dim 0, float32, all_reduce_grads"
     assert old.startswith("float32 tensor (3, 3, 4), number ")
     assert float(new.rpartition(" ")[2]) == 2 * float(old.rpartition(" ")[2]) != 0
+
+
+def test_two_exceptions_where_one_is_due_are_both_right(tmp_path: Path) -> None:
+    """Ranks that disagree: whoever catches the old error misses the new one, and the report takes no side."""
+    case = Case("all_gather_same_dim", "callable", 2, sizes=(2, 2), variant=OTHER_SHAPE)
+    found = compared(tmp_path, copy_with("an error of its own"), [case])
+    (finding,) = found.findings
+    assert (finding.verdict, finding.right) == (Verdict.DIFFERENT, "")
+    assert finding.difference.old == "KeyError in the call: 'always'"
 
 
 def test_a_name_of_another_kind_is_different_and_not_called(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ EDITS: dict[str, tuple[str, str]] = {
         "            grads = grads.clone(",
         "            grads.as_strided((2,), (1,))[1] = 5\n            grads = grads.clone(",
     ),
+    "an error of its own": ("    mine = t.contiguous()\n", "    raise KeyError('always')\n"),
     "an abort without a group": (
         "    mine = t.contiguous()\n",
         "    if not dist.is_initialized():\n        import os; os.abort()\n    mine = t.contiguous()\n",

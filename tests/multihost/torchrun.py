@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """A world that torchrun launches, one agent a host, with c10d rendezvous; its ranks serve the same requests."""
 
+import ctypes
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,8 +21,14 @@ from harness.world import World, WorldFailure
 
 from .network import Host
 
+_PR_SET_PDEATHSIG = 1
 START = 120.0  # seconds for agents and ranks to come up and find each other
 _ports = count(29400)  # one a world: connections of the last one may linger
+
+
+def _end_with_parent() -> None:
+    """An agent whose parent is killed would wait minutes for the other agents."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Launched:
@@ -40,7 +48,7 @@ class Launched:
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
-            os.kill(self.pid, 9)
+            os.kill(self.pid, signal.SIGKILL)
 
 
 class TorchrunWorld(World):
@@ -78,7 +86,8 @@ class TorchrunWorld(World):
             words += [f"--local-addr={host.address}", "-m", "multihost.serve"]
             words += [str(self._folder), str(self.deadlines.collective)]
             with (self._folder / f"agent-{number}.log").open("w") as log:
-                self._agents.append(subprocess.Popen(host.command(*words), stdout=log, stderr=log))
+                agent = subprocess.Popen(host.command(*words), stdout=log, stderr=log, preexec_fn=_end_with_parent)
+            self._agents.append(agent)
 
     def _accept(self, listening: socket.socket) -> tuple[int, tuple[Any, Connection]]:
         connected, _ = listening.accept()

@@ -2,6 +2,7 @@
 """Gathers in the company of what training loops put around them: wrappers, recomputation, modes, compilers."""
 
 import importlib
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -128,17 +129,12 @@ def wrap(model: Scorer, company: Company, group: Any) -> Any:
 
 
 def gradients_of(model: Any, wrapper: str) -> Gradients:
-    """Every parameter's gradient, whole."""
-    whole = nullcontext()
-    if wrapper == "FSDP":
-        whole = type(model).summon_full_params(model, with_grads=True)
+    """Every parameter's gradient, whole, by the name that it has in the model itself."""
+    whole = type(model).summon_full_params(model, with_grads=True) if wrapper == "FSDP" else nullcontext()
     with whole:
         found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-        found = {name: g.full_tensor() if hasattr(g, "full_tensor") else g for name, g in found.items()}
-        prefixes = ("module.", "_fsdp_wrapped_module.")
-        for prefix in prefixes:
-            found = {name.removeprefix(prefix): g for name, g in found.items()}
-        return {name: g.clone() for name, g in found.items()}
+        whole_ones = {name: g.full_tensor() if wrapper == "fully_shard" else g for name, g in found.items()}
+        return {re.sub(r"^(module|_fsdp_wrapped_module)\.", "", name): g.clone() for name, g in whole_ones.items()}
 
 
 # ------------------------------------------------------------------ autocast and modes

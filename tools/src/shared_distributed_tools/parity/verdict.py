@@ -66,7 +66,7 @@ def judge(case: Case, old: Outcome, new: Outcome) -> Finding:
         relied_on = [difference for difference in differences if difference.part not in _NOT_RELIED_ON]
         if new_right and not old_right and not relied_on:
             return Finding(case, Verdict.BETTER, differences[0])
-        whose = "the adapter's" if new_right else "the old file's" if old_right else ""
+        whose = {(False, True): "the adapter's", (True, False): "the old file's"}.get((old_right, new_right), "")
         return Finding(case, Verdict.DIFFERENT, (relied_on or differences)[0], whose)
     missing = sorted({name for seen in old.by_rank if seen is not None for name in seen.not_defined})
     if missing:
