@@ -99,12 +99,12 @@ def replacements(call: Call) -> list[dict[str, st.SearchStrategy[Any]]]:
     """What one of a call's arguments, or two that go together, may become."""
     sizes = call.sizes if isinstance(call.sizes, (list, tuple)) else []
     return [
-        {"shape": nudged(call.shape, 0)},
+        {"shape": nudged(call.shape, [0, 1, 2, 3, 4])},
         {"shape": st.lists(st.integers(0, 3), max_size=5).map(tuple)},
         {"shape": st.integers(24, 25).map(lambda ndim: (1,) * ndim)},
         {"dim": st.integers(-6, 6)},
         {"dim": st.sampled_from([*NO_DIMS, True, "a tensor"])},
-        {"sizes": nudged(sizes, -1)},
+        {"sizes": nudged(sizes, [-1, 0, 1, 2, -1, 3])},
         {"sizes": st.none() | st.lists(st.integers(0, 3), max_size=4)},
         {"sizes": st.sampled_from(NO_SIZES)},
         {"dtype": st.sampled_from(["int32", "float16", "int64"]), "wants_grad": st.just(False)},
@@ -114,11 +114,11 @@ def replacements(call: Call) -> list[dict[str, st.SearchStrategy[Any]]]:
     ]
 
 
-def nudged(numbers: Any, lowest: int) -> st.SearchStrategy[Any]:
+def nudged(numbers: Any, values: list[int]) -> st.SearchStrategy[Any]:
     """The same row of numbers but for one of them."""
     if not numbers:
         return st.just(numbers)
-    places = st.tuples(st.integers(0, len(numbers) - 1), st.integers(lowest, 4))
+    places = st.tuples(st.integers(0, len(numbers) - 1), st.sampled_from(values))
     return places.map(lambda at: type(numbers)([*numbers[: at[0]], at[1], *numbers[at[0] + 1 :]]))
 
 
