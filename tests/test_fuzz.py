@@ -114,11 +114,11 @@ def replacements(call: Call) -> list[dict[str, st.SearchStrategy[Any]]]:
     ]
 
 
-def nudged(numbers: Any, values: list[int]) -> st.SearchStrategy[Any]:
+def nudged(numbers: Any, others: list[int]) -> st.SearchStrategy[Any]:
     """The same row of numbers but for one of them."""
     if not numbers:
         return st.just(numbers)
-    places = st.tuples(st.integers(0, len(numbers) - 1), st.sampled_from(values))
+    places = st.tuples(st.integers(0, len(numbers) - 1), st.sampled_from(others))
     return places.map(lambda at: type(numbers)([*numbers[: at[0]], at[1], *numbers[at[0] + 1 :]]))
 
 

@@ -13,12 +13,16 @@ import torch
 from torch.distributed import ProcessGroup
 
 
-def opaque(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> Callable[..., Any]:
+def opaque(
+    name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any], *, ordered: bool = True
+) -> Callable[..., Any]:
     """`run` as an operator that torch.compile does not look into; `shape` gives its result's shape.
 
     Both take the process group last, which the operator itself takes by its name. Its namespace is this
     module's own name, so that several vendored copies live in one process. Where torch has no such thing
     yet (before 2.4), `run` itself: there is nothing to compile with.
+
+    Ordered operators all run, in the order written, whatever a rank's compiler makes of the rest.
     """
     if not hasattr(torch.library, "custom_op"):
         return run
@@ -28,9 +32,9 @@ def opaque(name: str, schema: str, run: Callable[..., Any], shape: Callable[...,
 
     namespace = __name__.replace(".", "_")
     operator = torch.library.custom_op(f"{namespace}::{name}", by_group_name(run), mutates_args=(), schema=schema)
-    if not hasattr(operator, "register_effect"):
+    if not ordered or not hasattr(operator, "register_effect"):
         operator.register_fake(by_group_name(shape))
-    else:  # every rank runs all of its collectives, in the order written
+    else:
         operator.register_effect(torch.library.EffectType.ORDERED)
         operator.register_fake(lambda *args: (_keep_order(operator._opoverload), by_group_name(shape)(*args))[1])
     return lambda *args: operator(*args[:-1], "" if args[-1] is None else args[-1].group_name)

@@ -158,5 +158,9 @@ def _shape_of_unsized(t: Tensor, dim: int, group: ProcessGroup | None) -> tuple[
 
 
 _gather_unsized_operator = opaque(
-    "gather_unsized", "(Tensor t, int dim, str group) -> (Tensor, Tensor)", _gather_unsized, _shape_of_unsized
+    "gather_unsized",
+    "(Tensor t, int dim, str group) -> (Tensor, Tensor)",
+    _gather_unsized,
+    _shape_of_unsized,
+    ordered=False,  # inductor loses the new size of an ordered operator's result (torch 2.13)
 )

@@ -23,8 +23,9 @@ def ints_of(sizes: Iterable[int] | Tensor) -> tuple[int, ...]:
     remembered = getattr(sizes, "_remembered_ints", None)
     if remembered is not None and remembered[1] == sizes._version:
         return tuple(remembered[0])
-    if sizes.ndim != 1 or sizes.is_floating_point() or sizes.is_complex() or sizes.dtype == torch.bool:
-        msg = f"a {sizes.dtype} tensor of shape {tuple(sizes.shape)}"
+    is_whole = not (sizes.is_floating_point() or sizes.is_complex() or sizes.dtype == torch.bool)
+    if sizes.ndim != 1 or not is_whole or sizes.is_meta or sizes.layout != torch.strided:
+        msg = f"a {sizes.dtype} tensor of shape {tuple(sizes.shape)}, {sizes.layout} on {sizes.device}"
         raise TypeError(msg)
     return tuple(sizes.tolist())
 
