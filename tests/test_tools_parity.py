@@ -451,6 +451,7 @@ def test_a_file_may_have_the_name_of_another_module(tmp_path: Path) -> None:
 def test_without_the_package_the_rendered_file_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the report says so."""
     monkeypatch.setattr(sys, "path", [path for path in sys.path if "packages" not in Path(path).parts])
+    monkeypatch.delitem(sys.modules, "musiclm_distributed", raising=False)
     found = compared(tmp_path, RIGHT, no_group)
     assert found.new.where == "the rendered file; the package is not installed"
     assert found.counts()["same"] == len(found.findings)
