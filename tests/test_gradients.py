@@ -20,6 +20,7 @@ def marked(subjects: list[str] | tuple[str, ...]) -> list[object]:
 @pytest.mark.parametrize("sizes", [(1, 3, 0), (2, 2, 2)], ids=str)
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("subject", marked(SUMMED))
+@pytest.mark.only_over("gloo", "nccl", reason="thousands of calls; the next test checks both derivatives here")
 def test_gradcheck_of_the_global_function(
     subject: str, dim: int, sizes: tuple[int, ...], backend: str, worlds: Worlds
 ) -> None:

@@ -44,10 +44,11 @@ def observe(call: Callable[[], Any]) -> Seen:
 def lost_at(stage: str, victim: int, how: str) -> Seen:
     """A gather, and for stage "backward" its summed backward, in which one rank gets a signal."""
     rank = dist.get_rank()
-    dist.barrier()  # every pair is connected before anything happens
+    x = torch.full(LARGE, float(rank)) if stage == "data" else values(rank, (rank + 1, 3), "float32")
+    x.requires_grad_()
+    dist.barrier()  # every rank is ready, and every pair connected, before anything happens
     if rank == victim:
         _arm(stage, getattr(signal, how))
-    x = values(rank, LARGE if stage == "data" else (rank + 1, 3), "float32").requires_grad_()
 
     def call() -> None:
         gathered, _ = core.all_gather(x)
