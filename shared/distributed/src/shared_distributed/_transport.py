@@ -50,8 +50,9 @@ def exchange_header(operation: str, header: Sequence[int], group: Group) -> list
     """Every rank's header, in rank order: one small exchange, and the only read back to the host."""
     _, world = rank_and_world(group)
     device = control_device(group)
-    mine = torch.tensor(header, dtype=torch.long).to(device)
-    everyones = mine.new_empty(world * len(header))
+    with torch.inference_mode(False):  # gloo of torch 2.0 writes from a thread that is never in that mode
+        mine = torch.tensor(header, dtype=torch.long).to(device)
+        everyones = mine.new_empty(world * len(header))
     try:
         if backend_by_device(group)[device.type] == "gloo":
             _exchange_on_gloo(everyones, mine, group)
