@@ -15,6 +15,8 @@ import shared_distributed
 from conftest import ADAPTERS
 from harness import Worlds
 
+pytestmark = pytest.mark.only_over("gloo", reason="documents and examples are the same over every backend")
+
 ROOT = Path(__file__).parent.parent
 ADAPTER_MODULES = [f"{name.replace('-', '_')}_distributed" for name in ADAPTERS]
 DEFINING = sorted({getattr(shared_distributed, name).__module__ for name in shared_distributed.__all__})
