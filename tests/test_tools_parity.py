@@ -22,7 +22,7 @@ from shared_distributed_tools import cli
 from shared_distributed_tools.catalog import ADAPTERS, adapter_named
 from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.migration.record import RECORD, read_record
-from shared_distributed_tools.parity import run, supplied
+from shared_distributed_tools.parity import run, sides, supplied
 from shared_distributed_tools.parity.cases import (
     ONE_NEEDS_GRADIENT,
     OTHER_SHAPE,
@@ -450,8 +450,8 @@ def test_a_file_may_have_the_name_of_another_module(tmp_path: Path) -> None:
 
 def test_without_the_package_the_rendered_file_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the report says so."""
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if "packages" not in Path(path).parts])
-    monkeypatch.delitem(sys.modules, "musiclm_distributed", raising=False)
+    elsewhere = {"installed": "no_such_package"}  # the processes' server has its path, and its modules, from before
+    monkeypatch.setattr(sides, "Subject", lambda how, what: Subject(how, elsewhere.get(how, what)))
     found = compared(tmp_path, RIGHT, no_group)
     assert found.new.where == "the rendered file; the package is not installed"
     assert found.counts()["same"] == len(found.findings)
