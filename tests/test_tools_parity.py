@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
