@@ -110,7 +110,7 @@ def backward(subject: str, x: Tensor, sizes: list[int]) -> Tensor:
     arriving = x.new_empty(sum(sizes), COLUMNS)
     if who == "core":
         needs = [False] * 5 + [True]
-        ctx = SimpleNamespace(dims=[0], layout=core.RowLayout(sizes), grad=grad, group=None, needs_input_grad=needs)
+        ctx = SimpleNamespace(dims=[0], sizes=sizes, grad=grad, group=None, needs_input_grad=needs)
         return autograd._Gather.backward(ctx, arriving)[-1]  # type: ignore[no-any-return]
     function, ctx = getattr(adapter(who), FUNCTION[who]), SimpleNamespace()
     function.forward(ctx, x, 0, sizes, *([grad == "sum"] if who == "musiclm" else []))

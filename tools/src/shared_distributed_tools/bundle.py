@@ -18,6 +18,7 @@ from .signatures import reflow
 from .sources import CORE, Sources
 from .verify import verify
 
+_ORIENTATION = "What this project calls stands in the last section; above it, what that needs of the shared core."
 _BLANK = cst.EmptyLine(indent=False)
 
 
@@ -42,7 +43,7 @@ def bundle(sources: Sources) -> str:
     _check_bound_once(sections, imports, renamed)
     first_line = package.docstring.partition("\n")[0]
     body: list[cst.SimpleStatementLine | cst.BaseCompoundStatement] = [
-        cst.parse_statement(f'"""{first_line}"""'),
+        cst.parse_statement(f'"""{first_line}\n\n{_ORIENTATION}\n"""'),
         *merged(imports),
         *(s.node.with_changes(leading_lines=[_BLANK]) for s in exports),
     ]

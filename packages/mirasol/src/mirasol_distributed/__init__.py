@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 
-from shared_distributed import gather_with_layout, is_distributed, pad_dim_to, warn_if_stale
+from shared_distributed import gather_with_rows, is_distributed, pad_dim_to, select_rows, sizes_tensor, warn_if_stale
 
 __all__ = ["AllGather", "all_gather", "all_gather_variable_dim", "get_is_distributed", "pad_dim_to"]
 
@@ -52,8 +52,8 @@ def get_is_distributed() -> bool:
 
 def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
     """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor."""
-    gathered, layout = gather_with_layout(t, dim, sizes)
-    return gathered, layout.sizes_tensor(t.device)
+    gathered, found, _ = gather_with_rows(t, dim, sizes)
+    return gathered, sizes_tensor(found, t.device)
 
 
 class AllGather(Function):
@@ -62,13 +62,13 @@ class AllGather(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, sizes: Any) -> tuple[Tensor, Tensor]:
         assert get_is_distributed()  # the original's answer to a missing process group
-        gathered, ctx.layout = gather_with_layout(x, dim, sizes)
+        gathered, found, ctx.rows = gather_with_rows(x, dim, sizes)
         ctx.dim = dim
-        return gathered, ctx.layout.sizes_tensor(x.device)
+        return gathered, sizes_tensor(found, x.device)
 
     @staticmethod
     def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:
-        return ctx.layout.own(grads, ctx.dim), None, None
+        return select_rows(grads, ctx.dim, ctx.rows), None, None
 
 
 all_gather = AllGather.apply

@@ -12,7 +12,15 @@ from typing import Any
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from shared_distributed import agree, gather_with_layout, is_distributed, reduce_scatter, warn_if_stale
+from shared_distributed import (
+    agree,
+    gather_with_rows,
+    is_distributed,
+    reduce_scatter,
+    select_rows,
+    sizes_tensor,
+    warn_if_stale,
+)
 from shared_distributed import all_gather_same_dim as core_same_dim
 
 __all__ = ["AllGather", "AllGatherFunction", "all_gather_same_dim", "all_gather_variable_dim"]
@@ -25,8 +33,8 @@ def all_gather_same_dim(t: Tensor) -> list[Tensor]:
 
 def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
     """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor."""
-    gathered, layout = gather_with_layout(t, dim, sizes)
-    return gathered, layout.sizes_tensor(t.device)
+    gathered, found, _ = gather_with_rows(t, dim, sizes)
+    return gathered, sizes_tensor(found, t.device)
 
 
 class AllGatherFunction(Function):
@@ -34,15 +42,15 @@ class AllGatherFunction(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, sizes: Any, all_reduce_grads: bool) -> tuple[Tensor, Tensor]:
-        gathered, ctx.layout = gather_with_layout(x, dim, sizes)
+        gathered, ctx.sizes, ctx.rows = gather_with_rows(x, dim, sizes)
         ctx.dim, ctx.all_reduce_grads = dim, all_reduce_grads
-        return gathered, ctx.layout.sizes_tensor(x.device)
+        return gathered, sizes_tensor(ctx.sizes, x.device)
 
     @staticmethod
     def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
         if ctx.all_reduce_grads:
-            return reduce_scatter(grads, ctx.dim, sizes=ctx.layout.sizes), None, None, None
-        return ctx.layout.own(grads, ctx.dim), None, None, None
+            return reduce_scatter(grads, ctx.dim, sizes=ctx.sizes), None, None, None
+        return select_rows(grads, ctx.dim, ctx.rows), None, None, None
 
 
 class AllGather(nn.Module):

@@ -11,15 +11,15 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 
-from shared_distributed import gather_with_layout, is_distributed
+from shared_distributed import gather_with_rows, is_distributed, select_rows, sizes_tensor
 
 __all__ = ["AllGather", "all_gather", "all_gather_variable_dim"]
 
 
 def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
     """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor."""
-    gathered, layout = gather_with_layout(t, dim, sizes)
-    return gathered, layout.sizes_tensor(t.device)
+    gathered, found, _ = gather_with_rows(t, dim, sizes)
+    return gathered, sizes_tensor(found, t.device)
 
 
 class AllGather(Function):
@@ -30,13 +30,13 @@ class AllGather(Function):
         ctx.is_dist = is_distributed()  # asked at every call
         if not ctx.is_dist:
             return x, None
-        gathered, ctx.layout = gather_with_layout(x, dim, sizes)
+        gathered, found, ctx.rows = gather_with_rows(x, dim, sizes)
         ctx.dim = dim
-        return gathered, ctx.layout.sizes_tensor(x.device)
+        return gathered, sizes_tensor(found, x.device)
 
     @staticmethod
     def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:
-        return ctx.layout.own(grads, ctx.dim) if ctx.is_dist else grads, None, None
+        return select_rows(grads, ctx.dim, ctx.rows) if ctx.is_dist else grads, None, None
 
 
 all_gather = AllGather.apply

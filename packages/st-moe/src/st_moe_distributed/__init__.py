@@ -12,7 +12,7 @@ from torch.autograd import Function
 
 from shared_distributed import all_gather_same_dim as core_same_dim
 from shared_distributed import gather_sizes as core_gather_sizes
-from shared_distributed import gather_with_layout, has_only_one_value, pad_dim_to
+from shared_distributed import gather_with_rows, has_only_one_value, pad_dim_to, select_rows, sizes_tensor
 from shared_distributed import split_by_rank as core_split_by_rank
 
 __all__ = [
@@ -59,8 +59,8 @@ def gather_sizes(t: Tensor, *, dim: int) -> Tensor:
 
 def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
     """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor."""
-    gathered, layout = gather_with_layout(t, dim, sizes)
-    return gathered, layout.sizes_tensor(t.device)
+    gathered, found, _ = gather_with_rows(t, dim, sizes)
+    return gathered, sizes_tensor(found, t.device)
 
 
 class AllGatherFunction(Function):
@@ -68,13 +68,13 @@ class AllGatherFunction(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, sizes: Any) -> tuple[Tensor, Tensor]:
-        gathered, ctx.layout = gather_with_layout(x, dim, sizes)
+        gathered, found, ctx.rows = gather_with_rows(x, dim, sizes)
         ctx.dim = dim
-        return gathered, ctx.layout.sizes_tensor(x.device)
+        return gathered, sizes_tensor(found, x.device)
 
     @staticmethod
     def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:
-        return ctx.layout.own(grads, ctx.dim), None, None
+        return select_rows(grads, ctx.dim, ctx.rows), None, None
 
 
 class AllGather(nn.Module):

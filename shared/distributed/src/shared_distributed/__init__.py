@@ -8,14 +8,14 @@ from ._helpers import (
     all_gather_same_dim,
     all_gather_variable_dim,
     gather_sizes,
-    gather_with_layout,
+    gather_with_rows,
     has_only_one_value,
     pad_dim_to,
     split_by_rank,
     warn_if_stale,
 )
 from ._module import AllGather
-from ._sizes import RowLayout
+from ._sizes import RowLayout, select_rows, sizes_tensor
 from ._world import is_distributed
 
 __all__ = [
@@ -32,11 +32,13 @@ __all__ = [
     "all_gather_same_dim",
     "all_gather_variable_dim",
     "gather_sizes",
-    "gather_with_layout",
+    "gather_with_rows",
     "has_only_one_value",
     "is_distributed",
     "pad_dim_to",
     "reduce_scatter",
+    "select_rows",
+    "sizes_tensor",
     "split_by_rank",
     "warn_if_stale",
 ]

@@ -14,18 +14,17 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import index
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from ._compile import opaque
 from ._errors import BadInputError, DisagreementError
 from ._sizes import Sizes, ints_of
 from ._transport import exchange_header
-from ._world import backend_by_device, is_compiling, rank_and_world_or_alone
+from ._world import Group, backend_by_device, is_compiling, rank_and_world_or_alone
 
 MAX_DIMS = 24
 
@@ -57,13 +56,7 @@ class Claim(NamedTuple):
 
 
 def agree(
-    op: str,
-    x: Tensor,
-    dim: int | None,
-    sizes: Sizes | None,
-    *,
-    grad: str = "local",
-    group: ProcessGroup | None = None,
+    op: str, x: Tensor, dim: int | None, sizes: Sizes | None, *, grad: str = "local", group: Group = None
 ) -> tuple[Tensor, int, tuple[int, ...]]:
     """The input to use, its dim counted from the front, and every rank's size along it.
 
@@ -74,52 +67,29 @@ def agree(
     >>> dim, sizes
     (1, (2,))
     """
-    if is_compiling():
-        dim, agreed = _agree_while_compiling(op, x, dim, sizes, grad, group)
-        return x, dim, agreed
-    rank, world = rank_and_world_or_alone(group)
-    claim = _examine(op, x, dim, sizes, grad, rank, world, group)
-    (x,), agreed = _settle(op, claim, [x], rank, world, group, must_exchange=sizes is None, summed=grad == "sum")
-    return x, claim.dim or 0, agreed
+    (x,), (front,), agreed = agree_on_all(op, [x], dim, sizes, grad=grad, group=group)
+    return x, front, agreed
 
 
 def agree_on_all(
-    op: str, xs: Sequence[Tensor], dim: int, sizes: Sizes | None, *, grad: str, group: ProcessGroup | None
+    op: str, xs: Sequence[Tensor], dim: int | None, sizes: Sizes | None, *, grad: str, group: Group
 ) -> tuple[list[Tensor], list[int], tuple[int, ...]]:
     """The same for several tensors of one size along dim, in one exchange."""
-    if len(xs) == 1 or is_compiling():
-        agreed = [agree(op, xs[0], dim, sizes, grad=grad, group=group)]
-        agreed += [agree(op, x, dim, agreed[0][2], grad=grad, group=group) for x in xs[1:]]
-        return [x for x, _, _ in agreed], [front for _, front, _ in agreed], agreed[0][2]
+    if is_compiling():
+        return _agree_while_compiling(op, xs, dim, sizes, grad, group)
     rank, world = rank_and_world_or_alone(group)
-    claims = [_examine(op, x, dim, sizes, grad, rank, world, group) for x in xs]
-    together = _join(op, claims)
-    xs, found = _settle(op, together, xs, rank, world, group, must_exchange=sizes is None, summed=grad == "sum")
-    return xs, [claim.dim or 0 for claim in claims], found
-
-
-def _settle(
-    op: str,
-    claim: Claim,
-    xs: Sequence[Tensor],
-    rank: int,
-    world: int,
-    group: ProcessGroup | None,
-    *,
-    must_exchange: bool,
-    summed: bool,
-) -> tuple[list[Tensor], tuple[int, ...]]:
-    """The inputs to use and the sizes, after an exchange where there has to be one."""
-    xs = list(xs)
-    if world > 1 and (must_exchange or os.environ.get("SHARED_DISTRIBUTED_CHECK", "0") != "0"):
-        sizes, wanted = exchange(claim, world, group, summed=summed)
-        stand_ins = [summed and bool(wanted >> i & 1) and not x.requires_grad for i, x in enumerate(xs)]
+    claims = [_examine(op, x, dim, sizes, grad, group) for x in xs]
+    claim = _join(op, claims)
+    fronts = [claim.dim or 0 for claim in claims]
+    if world > 1 and (sizes is None or os.environ.get("SHARED_DISTRIBUTED_CHECK", "0") != "0"):
+        found, wanted = exchange(claim, world, group, summed=grad == "sum")
+        stand_ins = [grad == "sum" and bool(wanted >> i & 1) and not x.requires_grad for i, x in enumerate(xs)]
         xs = [_stand_in_for(x) if absent else x for x, absent in zip(xs, stand_ins, strict=True)]
-        return xs, sizes if claim.sizes is None else claim.sizes
-    if claim.problem:
+    elif claim.problem:
         raise BadInputError(_bad_input(op, {rank: claim.problem}, world))
-    front = claim.dim or 0
-    return xs, claim.shape[front : front + 1] if claim.sizes is None else claim.sizes
+    else:
+        found = claim.shape[fronts[0] : fronts[0] + 1]
+    return list(xs), fronts, found if claim.sizes is None else claim.sizes
 
 
 def _stand_in_for(x: Tensor) -> Tensor:
@@ -127,18 +97,15 @@ def _stand_in_for(x: Tensor) -> Tensor:
     return (x.clone() if x.is_inference() else x.detach()).requires_grad_()
 
 
-def agree_on_sizes(x: Tensor, dim: int, group: ProcessGroup | None = None) -> tuple[int, ...]:
+def agree_on_sizes(x: Tensor, dim: int, group: Group = None) -> tuple[int, ...]:
     """Every rank's size along dim, for tensors that may differ in everything else."""
-    rank, world = rank_and_world_or_alone(group)
-    claim = _examine("gather_sizes", x, dim, None, "local", rank, world, group)
+    claim = _examine("gather_sizes", x, dim, None, "local", group)
     if not claim.problem:
         claim = Claim("gather_sizes any any any", (claim.shape[claim.dim or 0],), dim=0)
-    return exchange(claim, world, group)[0]
+    return exchange(claim, rank_and_world_or_alone(group)[1], group)[0]
 
 
-def exchange(
-    claim: Claim, world: int, group: ProcessGroup | None, *, summed: bool = False
-) -> tuple[tuple[int, ...], int]:
+def exchange(claim: Claim, world: int, group: Group, *, summed: bool = False) -> tuple[tuple[int, ...], int]:
     """Every rank's size along dim, and whose gradient any wants; one error on all if claims clash."""
     rows = exchange_header(claim.kind.split()[0], claim.header(), group)
     problems = {rank: _ints_to_text(row[_BODY:]) for rank, row in enumerate(rows) if row[0] & _BAD}
@@ -166,17 +133,9 @@ def exchange(
     return tuple(n for row in rows for n in row[ragged : ragged + 1]), wanted
 
 
-def _examine(
-    op: str,
-    x: Tensor,
-    dim: int | None,
-    sizes: Sizes | None,
-    grad: str,
-    rank: int,
-    world: int,
-    group: ProcessGroup | None,
-) -> Claim:
+def _examine(op: str, x: Tensor, dim: int | None, sizes: Sizes | None, grad: str, group: Group) -> Claim:
     """This rank's claim. What is wrong is part of it, not an exception: the others must hear of it."""
+    rank, world = rank_and_world_or_alone(group)
     try:
         if rank < 0:
             raise BadInputError("this process is not a member of the group")
@@ -199,6 +158,8 @@ def _join(op: str, claims: list[Claim]) -> Claim:
     if not claims:
         return Claim(op, problem="there is no tensor in the container")
     first = claims[0]
+    if len(claims) == 1:
+        return first
     for i, claim in enumerate(claims):
         if claim.problem:
             return Claim(op, problem=f"tensor {i}: {claim.problem}")
@@ -211,7 +172,7 @@ def _join(op: str, claims: list[Claim]) -> Claim:
     return first._replace(kind=kind, wants_grad=sum(claim.wants_grad << i for i, claim in enumerate(claims)))
 
 
-def _check_tensor(x: Tensor, world: int, group: ProcessGroup | None) -> None:
+def _check_tensor(x: Tensor, world: int, group: Group) -> None:
     if not isinstance(x, Tensor):
         raise BadInputError(f"expected a tensor, got {type(x).__name__}")
     if x.layout != torch.strided or x.is_quantized or x.is_nested:
@@ -280,19 +241,20 @@ def _ints_to_text(ints: list[int]) -> str:
 
 
 def _agree_while_compiling(
-    op: str, x: Tensor, dim: int | None, sizes: Sizes | None, grad: str, group: ProcessGroup | None
-) -> tuple[int, tuple[int, ...]]:
+    op: str, xs: Sequence[Tensor], dim: int | None, sizes: Sizes | None, grad: str, group: Group
+) -> tuple[list[Tensor], list[int], tuple[int, ...]]:
     """The same exchange, as one opaque operator.
 
     No input is replaced here: where some ranks want the gradient and one does not, all are told.
     """
     rank, world = rank_and_world_or_alone(group)
-    front = _dim_from_front(dim or 0, x)
+    fronts = [_dim_from_front(dim or 0, x) for x in xs]
+    own = xs[0].shape[fronts[0]]
     if world == 1:
-        return front, (x.shape[front],)
+        return list(xs), fronts, (own,)
     if sizes is None:
-        wants_grad = x.requires_grad and torch.is_grad_enabled()
-        sizes = _sizes_operator(x.detach(), op, front, grad, wants_grad, group)
+        wants_grad = xs[0].requires_grad and torch.is_grad_enabled()
+        sizes = _sizes_operator(xs[0].detach(), op, fronts[0], grad, wants_grad, group)
     agreed = list(ints_of(sizes))
     if len(agreed) != world:
         raise BadInputError(f"{op}: sizes has {len(agreed)} entries for {world} ranks")
@@ -300,25 +262,19 @@ def _agree_while_compiling(
         for n in agreed:
             torch._check(n >= 0)
         if op != "reduce_scatter":
-            torch._check(agreed[rank] == x.shape[front])
-            agreed[rank] = x.shape[front]
-    return front, tuple(agreed)
+            torch._check(agreed[rank] == own)
+            agreed[rank] = own
+    return list(xs), fronts, tuple(agreed)
 
 
-def _agreed_sizes(x: Tensor, op: str, dim: int, grad: str, wants_grad: bool, group: ProcessGroup | None) -> Tensor:
-    rank, world = rank_and_world_or_alone(group)
-    claim = _examine(op, x, dim, None, grad, rank, world, group)
-    claim = claim._replace(wants_grad=int(wants_grad), grad_mode=wants_grad)
-    return torch.tensor(exchange(claim, world, group, summed=grad == "sum")[0])
-
-
-def _shape_of_agreed_sizes(*args: Any) -> Tensor:
-    return torch.empty(rank_and_world_or_alone(args[-1])[1], dtype=torch.long)
+def _agreed_sizes(x: Tensor, op: str, dim: int, grad: str, wants_grad: bool, group: Group) -> Tensor:
+    claim = _examine(op, x, dim, None, grad, group)._replace(wants_grad=int(wants_grad), grad_mode=wants_grad)
+    return torch.tensor(exchange(claim, rank_and_world_or_alone(group)[1], group, summed=grad == "sum")[0])
 
 
 _sizes_operator = opaque(
     "agreed_sizes",
     "(Tensor x, str op, int dim, str grad, bool wants_grad, str group) -> Tensor",
     _agreed_sizes,
-    _shape_of_agreed_sizes,
+    lambda *call: torch.empty(rank_and_world_or_alone(call[-1])[1], dtype=torch.long),
 )

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: MIT
 """How gradients flow: gather and reduce-scatter, each the other's backward."""
 
+from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar
 
 from torch import Tensor
 from torch.autograd import Function
-from torch.distributed import ProcessGroup
 
 from ._agreement import agree, agree_on_all
-from ._sizes import RowLayout, Sizes
-from ._transport import Transfer, gather_rows, sum_rows
-from ._world import is_compiling, is_distributed
+from ._sizes import Sizes, rows_of, select_rows
+from ._transport import gather_rows, start_gather, sum_rows
+from ._world import Group, is_compiling, is_distributed, rank_and_world
 
 T = TypeVar("T", Tensor, list[Tensor], tuple[Tensor, ...], dict[str, Tensor])
 
@@ -18,21 +18,21 @@ T = TypeVar("T", Tensor, list[Tensor], tuple[Tensor, ...], dict[str, Tensor])
 class Gathering(Generic[T]):
     """An `all_gather` under way."""
 
-    def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: ProcessGroup | None) -> None:
+    def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: Group) -> None:
         self._x: Any = x
         self._grad, self._group = grad, group
         tensors = list(x.values()) if isinstance(x, dict) else list(x) if isinstance(x, (list, tuple)) else [x]
         self._tensors, self._dims, self._sizes = agree_on_all("all_gather", tensors, dim, sizes, grad=grad, group=group)
-        self._transfers: list[Transfer] | None = None
+        self._waits: list[Callable[[], Tensor]] | None = None
         if is_distributed(group) and not is_compiling():
             calls = zip(self._tensors, self._dims, strict=True)
-            self._transfers = [Transfer(tensor, front, self._sizes, group) for tensor, front in calls]
+            self._waits = [start_gather(tensor, front, self._sizes, group) for tensor, front in calls]
 
     def wait(self) -> tuple[T, tuple[int, ...]]:
         """The gathered tensor, or tensors in a container like the one passed in, and the sizes."""
         if not is_distributed(self._group):
             return self._x, self._sizes
-        how = (self._dims, self._sizes, self._grad, self._group, self._transfers)
+        how = (self._dims, self._sizes, self._grad, self._group, self._waits)
         gathered: Any = _Gather.apply(*how, *self._tensors)
         if isinstance(self._x, Tensor):
             return gathered[0], self._sizes
@@ -43,12 +43,7 @@ class Gathering(Generic[T]):
 
 
 def all_gather(
-    x: T,
-    dim: int = 0,
-    *,
-    sizes: Sizes | None = None,
-    grad: Literal["sum", "local"] = "sum",
-    group: ProcessGroup | None = None,
+    x: T, dim: int = 0, *, sizes: Sizes | None = None, grad: Literal["sum", "local"] = "sum", group: Group = None
 ) -> tuple[T, tuple[int, ...]]:
     """Gather tensors whose size along `dim` differs from rank to rank; differentiable.
 
@@ -75,12 +70,7 @@ def all_gather(
 
 
 def all_gather_async(
-    x: T,
-    dim: int = 0,
-    *,
-    sizes: Sizes | None = None,
-    grad: Literal["sum", "local"] = "sum",
-    group: ProcessGroup | None = None,
+    x: T, dim: int = 0, *, sizes: Sizes | None = None, grad: Literal["sum", "local"] = "sum", group: Group = None
 ) -> Gathering[T]:
     """Start an `all_gather`, and go on; `wait()` on what it returns gives the same result, with its gradient.
 
@@ -92,7 +82,7 @@ def all_gather_async(
     return Gathering(x, dim, sizes, grad, group)
 
 
-def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: ProcessGroup | None = None) -> Tensor:
+def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: Group = None) -> Tensor:
     """Sum over ranks, and keep this rank's rows: the adjoint of `all_gather`; differentiable.
 
         (… sum(n) …) on every rank  ->  (… n_r …) on rank r
@@ -118,15 +108,15 @@ class _Gather(Function):
         dims: list[int],
         sizes: tuple[int, ...],
         grad: str,
-        group: ProcessGroup | None,
-        transfers: list[Transfer] | None,
+        group: Group,
+        waits: list[Callable[[], Tensor]] | None,
         *xs: Tensor,
     ) -> tuple[Tensor, ...]:
-        ctx.dims, ctx.layout, ctx.grad, ctx.group = dims, RowLayout(sizes, group=group), grad, group
-        if transfers is None:
+        ctx.dims, ctx.sizes, ctx.grad, ctx.group = dims, sizes, grad, group
+        if waits is None:
             gathered = tuple(gather_rows(x, dim, sizes, group) for x, dim in zip(xs, dims, strict=True))
         else:
-            gathered = tuple(transfer.wait() for transfer in transfers)
+            gathered = tuple(wait() for wait in waits)
         ctx.mark_non_differentiable(
             *[y for y, wanted in zip(gathered, ctx.needs_input_grad[5:], strict=True) if not wanted]
         )
@@ -139,15 +129,15 @@ class _Gather(Function):
             if not wanted:
                 own.append(None)
             elif ctx.grad == "local":
-                own.append(ctx.layout.own(g, dim))
+                own.append(select_rows(g, dim, rows_of(rank_and_world(ctx.group)[0], ctx.sizes)))
             else:
-                own.append(_ReduceScatter.apply(g, dim, ctx.layout.sizes, ctx.group))
+                own.append(_ReduceScatter.apply(g, dim, ctx.sizes, ctx.group))
         return None, None, None, None, None, *own
 
 
 class _ReduceScatter(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, sizes: tuple[int, ...], group: ProcessGroup | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, dim: int, sizes: tuple[int, ...], group: Group) -> Tensor:
         ctx.dim, ctx.sizes, ctx.group = dim, sizes, group
         return sum_rows(x, dim, sizes, group)
 

@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup
+
+from ._world import Group
 
 
 def opaque(
@@ -40,7 +41,7 @@ def opaque(
     return lambda *args: operator(*args[:-1], "" if args[-1] is None else args[-1].group_name)
 
 
-def _group_from_name(name: str) -> ProcessGroup | None:
+def _group_from_name(name: str) -> Group:
     from torch.distributed.distributed_c10d import _resolve_process_group
 
     return _resolve_process_group(name) if name else None  # type: ignore[arg-type]

@@ -7,19 +7,29 @@ in the process group's store, looks for the others' notes, and says in its error
 
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import _get_default_store
 
 from ._errors import TransportError
-from ._world import global_rank, rank_and_world
+from ._world import Group, global_rank, rank_and_world
 
 _PATIENCE = 2.0  # seconds for the others to fail too, and say so
 _STORE_DEADLINE = 3.0  # seconds more for a store that does not answer
 
 
-def transport_error(operation: str, group: ProcessGroup | None, error: RuntimeError) -> TransportError:
-    """The error to raise for a collective that failed: which operation, on whom, and who has not reported."""
+@contextmanager
+def failures_named(operation: Callable[[], str], group: Group) -> Iterator[None]:
+    """A collective that fails in here raises a TransportError that says in which operation."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise _transport_error(operation(), group, error) from error
+
+
+def _transport_error(operation: str, group: Group, error: RuntimeError) -> TransportError:
+    """Which operation failed, on whom, and who has not reported."""
     rank, world = rank_and_world(group)
     reports, store_problem = _exchange_reports(operation, rank, world, group)
     lines = [f"{operation} failed on rank {rank} of {world}: {str(error).strip()}"]
@@ -34,7 +44,7 @@ def transport_error(operation: str, group: ProcessGroup | None, error: RuntimeEr
     return TransportError("\n".join(lines))
 
 
-def _exchange_reports(operation: str, rank: int, world: int, group: ProcessGroup | None) -> tuple[dict[int, str], str]:
+def _exchange_reports(operation: str, rank: int, world: int, group: Group) -> tuple[dict[int, str], str]:
     """Every report there is, by rank, and what kept the store from answering."""
     reports = {rank: operation}
     problem = ["the store did not answer; the process that holds it may be gone or stopped."]

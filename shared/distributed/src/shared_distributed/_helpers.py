@@ -9,47 +9,49 @@ import warnings
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 from torch.nn import functional
 
 from ._agreement import agree, agree_on_sizes
 from ._compile import opaque
 from ._errors import StaleAnswerWarning
-from ._sizes import RowLayout, Sizes, sizes_tensor
-from ._transport import gather_rows
-from ._world import is_compiling, is_distributed, rank_and_world
+from ._sizes import Sizes, rows_of, sizes_tensor
+from ._transport import empty_like, gather_rows
+from ._world import Group, is_compiling, is_distributed, rank_and_world
 
 
-def gather_with_layout(
-    t: Tensor, dim: int = 0, sizes: Sizes | None = None, *, group: ProcessGroup | None = None
-) -> tuple[Tensor, RowLayout]:
-    """`(… n_r …) -> (… sum(n) …)` and which rows came from whom; carries no gradient.
+def gather_with_rows(
+    t: Tensor, dim: int = 0, sizes: Sizes | None = None, *, group: Group = None
+) -> tuple[Tensor, Sizes, slice | Tensor]:
+    """`(… n_r …) -> (… sum(n) …)`, every rank's size, and which rows are this rank's; carries no gradient.
 
-    >>> gathered, layout = gather_with_layout(torch.ones(3, 2))
-    >>> layout.rows
+    Sizes are ints and rows a slice, but in a compiled call that has to ask for its sizes: there both are
+    tensors, since inside an autograd Function the compiler accepts no numbers read from one.
+
+    >>> gathered, sizes, rows = gather_with_rows(torch.ones(3, 2))
+    >>> rows
     slice(0, 3, None)
     """
-    rank_and_world(group)  # torch's own error where there is no group
+    rank, _ = rank_and_world(group)  # torch's own error where there is no group
     if is_compiling() and sizes is None:
-        gathered, found = _gather_unsized_operator(t, dim % t.ndim, group)
-        return gathered, TracedLayout(found, t.shape[dim], group)
+        unsized: tuple[Tensor, Tensor, Tensor] = _gather_unsized_operator(t, dim % t.ndim, group)
+        return unsized
     t, dim, agreed = agree("all_gather_variable_dim", t, dim, sizes, group=group)
-    return gather_rows(t, dim, agreed, group), RowLayout(agreed, group=group)
+    return gather_rows(t, dim, agreed, group), agreed, rows_of(rank, agreed)
 
 
 def all_gather_variable_dim(
-    t: Tensor, dim: int = 0, sizes: Sizes | None = None, *, group: ProcessGroup | None = None
+    t: Tensor, dim: int = 0, sizes: Sizes | None = None, *, group: Group = None
 ) -> tuple[Tensor, Tensor]:
     """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor `(world,)`; carries no gradient.
 
     >>> all_gather_variable_dim(torch.ones(3, 2), dim=1)[1]
     tensor([2])
     """
-    gathered, layout = gather_with_layout(t, dim, sizes, group=group)
-    return gathered, layout.sizes_tensor(t.device)
+    gathered, found, _ = gather_with_rows(t, dim, sizes, group=group)
+    return gathered, sizes_tensor(found, t.device)
 
 
-def all_gather_same_dim(t: Tensor, *, group: ProcessGroup | None = None) -> list[Tensor]:
+def all_gather_same_dim(t: Tensor, *, group: Group = None) -> list[Tensor]:
     """Every rank's tensor, all of one shape (0-d too), as a list in rank order; carries no gradient.
 
     >>> all_gather_same_dim(torch.tensor(7.0))
@@ -57,11 +59,11 @@ def all_gather_same_dim(t: Tensor, *, group: ProcessGroup | None = None) -> list
     """
     _, world = rank_and_world(group)
     t, _, _ = agree("all_gather_same_dim", t, None, None, group=group)
-    stacked = gather_rows(t[None], 0, [1] * world, group)
+    stacked = gather_rows(t.unsqueeze(0), 0, [1] * world, group)
     return [part.clone() for part in stacked]  # a view would keep, and save, all of them
 
 
-def gather_sizes(t: Tensor, *, dim: int, group: ProcessGroup | None = None) -> Tensor:
+def gather_sizes(t: Tensor, *, dim: int, group: Group = None) -> Tensor:
     """Every rank's size along `dim`: LongTensor `(world,)`. The ranks may differ in all else.
 
     >>> gather_sizes(torch.ones(3, 2), dim=0)
@@ -71,7 +73,7 @@ def gather_sizes(t: Tensor, *, dim: int, group: ProcessGroup | None = None) -> T
     return sizes_tensor(agree_on_sizes(t, dim, group), t.device)
 
 
-def split_by_rank(x: Tensor | tuple[Tensor, ...], *, group: ProcessGroup | None = None) -> tuple[Tensor, Tensor]:
+def split_by_rank(x: Tensor | tuple[Tensor, ...], *, group: Group = None) -> tuple[Tensor, Tensor]:
     """This rank's part of `x`, and every part's length as a LongTensor.
 
     (t_0, …, t_W-1)  ->  t_r, each t's `shape[0]`
@@ -125,41 +127,20 @@ def warn_if_stale(what: str, remedy: str) -> bool:
 # ------------------------------------------------------------------ under torch.compile
 
 
-class TracedLayout(RowLayout):
-    """A layout whose sizes only the running graph knows, as a tensor.
-
-    Inside an autograd Function the compiler accepts no numbers read from a tensor, so that `own`
-    must select its rows without knowing where they begin.
-    """
-
-    def __init__(self, sizes: Tensor, own_size: int, group: ProcessGroup | None) -> None:
-        self._sizes, self._own_size = sizes, own_size
-        self.rank, _ = rank_and_world(group)
-
-    def own(self, gathered: Tensor, dim: int = 0) -> Tensor:
-        """This rank's part of a gathered tensor, a copy."""
-        rows = torch.arange(self._own_size) + self._sizes[: self.rank].sum()
-        return gathered.index_select(dim, rows.to(gathered.device))
-
-    def sizes_tensor(self, device: torch.device) -> Tensor:
-        """The sizes as a LongTensor on `device`."""
-        return self._sizes.to(device)
+def _gather_unsized(t: Tensor, dim: int, group: Group) -> tuple[Tensor, Tensor, Tensor]:
+    gathered, sizes, rows = gather_with_rows(t, dim, group=group)
+    return gathered, torch.tensor(sizes), torch.arange(gathered.shape[dim])[rows]
 
 
-def _gather_unsized(t: Tensor, dim: int, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
-    gathered, layout = gather_with_layout(t, dim, group=group)
-    return gathered, torch.tensor(layout.sizes)
-
-
-def _shape_of_unsized(t: Tensor, dim: int, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:
+def _shape_of_unsized(t: Tensor, dim: int, group: Group) -> tuple[Tensor, Tensor, Tensor]:
     total = torch.library.get_ctx().new_dynamic_size()
-    sizes = torch.empty(rank_and_world(group)[1], dtype=torch.long)
-    return t.new_empty((*t.shape[:dim], total, *t.shape[dim + 1 :])), sizes
+    sizes, rows = (torch.empty(n, dtype=torch.long) for n in (rank_and_world(group)[1], t.shape[dim]))
+    return empty_like(t, dim, total), sizes, rows
 
 
 _gather_unsized_operator = opaque(
     "gather_unsized",
-    "(Tensor t, int dim, str group) -> (Tensor, Tensor)",
+    "(Tensor t, int dim, str group) -> (Tensor, Tensor, Tensor)",
     _gather_unsized,
     _shape_of_unsized,
     ordered=False,  # inductor loses the new size of an ordered operator's result (torch 2.13)

@@ -4,10 +4,10 @@
 from typing import Literal
 
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 
 from ._autograd import all_gather
 from ._sizes import Sizes
+from ._world import Group
 
 
 class AllGather(nn.Module):
@@ -18,9 +18,7 @@ class AllGather(nn.Module):
     (3,)
     """
 
-    def __init__(
-        self, dim: int = 0, *, grad: Literal["sum", "local"] = "sum", group: ProcessGroup | None = None
-    ) -> None:
+    def __init__(self, dim: int = 0, *, grad: Literal["sum", "local"] = "sum", group: Group = None) -> None:
         super().__init__()
         self.dim = dim
         self.grad = grad

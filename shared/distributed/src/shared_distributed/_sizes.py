@@ -8,10 +8,9 @@ from typing import TypeAlias
 import torch
 from einops import rearrange
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from ._errors import BadInputError
-from ._world import is_compiling, rank_and_world_or_alone
+from ._world import Group, is_compiling, rank_and_world_or_alone
 
 Sizes: TypeAlias = Sequence[int] | Tensor
 
@@ -30,21 +29,44 @@ def ints_of(sizes: Iterable[int] | Tensor) -> tuple[int, ...]:
     return tuple(sizes.tolist())
 
 
-def sizes_tensor(sizes: Sequence[int], device: torch.device) -> Tensor:
+def sizes_tensor(sizes: Sizes, device: torch.device) -> Tensor:
     """Sizes as a LongTensor `(world,)` on `device`, made without waiting for the device.
 
     Off the CPU the tensor remembers its ints while nobody writes to it, so that passing it back
     costs no device-to-host copy. On the CPU reading it anew is as cheap, and always right.
+
+    >>> sizes_tensor((3, 0, 2), torch.device("cpu"))
+    tensor([3, 0, 2])
     """
+    if isinstance(sizes, Tensor):
+        return sizes.to(device)
     if is_compiling():
         return torch.tensor(sizes, dtype=torch.long, device=device)
-    host = torch.tensor(sizes, dtype=torch.long, pin_memory=device.type == "cuda" and torch.cuda.is_available())
+    pinned = device.type == "cuda" and torch.cuda.is_available()
+    host = torch.tensor(sizes, dtype=torch.long, device="cpu", pin_memory=pinned)
     if device.type == "cpu":
         return host
     tensor = host.to(device, non_blocking=True)
     if not tensor.is_inference():
         tensor._remembered_ints = (tuple(sizes), tensor._version)  # type: ignore[attr-defined]
     return tensor
+
+
+def rows_of(rank: int, sizes: Sequence[int]) -> slice:
+    """Where a rank's rows are in the gathered tensor."""
+    start = sum(sizes[:rank])
+    return slice(start, start + sizes[rank])
+
+
+def select_rows(gathered: Tensor, dim: int, rows: slice | Tensor) -> Tensor:
+    """The rows of a gathered tensor that lie in a slice, a view, or that a LongTensor names, a copy.
+
+    >>> select_rows(torch.arange(5), 0, slice(3, 5))
+    tensor([3, 4])
+    """
+    if isinstance(rows, Tensor):
+        return gathered.index_select(dim, rows.to(gathered.device))
+    return gathered.narrow(dim, rows.start, rows.stop - rows.start)
 
 
 class RowLayout:
@@ -66,7 +88,7 @@ class RowLayout:
     `rank` is this process's rank in `group` unless it is given.
     """
 
-    def __init__(self, sizes: Sizes, *, rank: int | None = None, group: ProcessGroup | None = None) -> None:
+    def __init__(self, sizes: Sizes, *, rank: int | None = None, group: Group = None) -> None:
         self.sizes = ints_of(sizes)
         if rank is None:
             rank = rank_and_world_or_alone(group)[0]
@@ -78,16 +100,11 @@ class RowLayout:
     @property
     def rows(self) -> slice:
         """This rank's rows: the k-th local row is row `rows.start + k` of the gathered tensor."""
-        start = sum(self.sizes[: self.rank])
-        return slice(start, start + self.sizes[self.rank])
+        return rows_of(self.rank, self.sizes)
 
     def own(self, gathered: Tensor, dim: int = 0) -> Tensor:
         """This rank's part of a gathered tensor, a view: `(… sum(sizes) …) -> (… sizes[rank] …)`."""
-        return gathered.narrow(dim, self.rows.start, self.sizes[self.rank])
-
-    def sizes_tensor(self, device: torch.device) -> Tensor:
-        """The sizes as a LongTensor `(world,)` on `device`."""
-        return sizes_tensor(self.sizes, device)
+        return select_rows(gathered, dim, self.rows)
 
     def ranks(self, device: torch.device | str | None = None) -> Tensor:
         """The rank that each gathered row came from: LongTensor `(sum(sizes),)`."""

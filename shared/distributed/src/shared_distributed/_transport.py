@@ -30,14 +30,12 @@ import torch
 import torch.distributed as dist
 from einops import reduce
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from ._compile import opaque
-from ._errors import BadInputError, TransportError
-from ._faults import transport_error
-from ._world import backend_by_device, control_device, global_rank, is_compiling, rank_and_world
+from ._errors import BadInputError
+from ._faults import failures_named
+from ._world import Group, backend_by_device, control_device, global_rank, is_compiling, rank_and_world
 
-Group = ProcessGroup | None
 Works = list[dist.Work | None]
 
 # Above this an all-to-all's copies cost more than its single operation saves; at 4 MiB, 8 ranks: 15.4 ms against 13.8
@@ -53,13 +51,11 @@ def exchange_header(operation: str, header: Sequence[int], group: Group) -> list
     with torch.inference_mode(False):  # gloo of torch 2.0 writes from a thread that is never in that mode
         mine = torch.tensor(header, dtype=torch.long).to(device)
         everyones = mine.new_empty(world * len(header))
-    try:
+    with failures_named(lambda: f"{operation}: exchange of sizes", group):
         if backend_by_device(group)[device.type] == "gloo":
             _exchange_on_gloo(everyones, mine, group)
         else:
             dist.all_gather(list(everyones.split(len(header))), mine, group=group)
-    except RuntimeError as error:
-        raise transport_error(f"{operation}: exchange of sizes", group, error) from error
     return read_to_host(everyones.view(world, -1))
 
 
@@ -89,44 +85,35 @@ def gather_rows(x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> Tens
     if is_compiling():
         traced: Tensor = _gather_operator(x, dim, list(sizes), group)
         return traced
-    return Transfer(x, dim, sizes, group).wait()
+    return start_gather(x, dim, sizes, group)()
 
 
-class Transfer:
-    """A gather under way: bytes of every rank on their way into one buffer."""
+def start_gather(x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> Callable[[], Tensor]:
+    """Send every rank's bytes on their way into one buffer. What comes back waits for them: the gathered tensor."""
+    # every dtype travels as bytes: gloo has no int16 and no fp8, NCCL no int16
+    own = _flat(x.detach()).view(torch.uint8)
+    before, after, dtype = x.shape[:dim], x.shape[dim + 1 :], x.dtype
+    counts = [n * prod(before) * prod(after) * x.element_size() for n in sizes]
+    if own.numel() != counts[rank_and_world(group)[0]]:  # a compiled call: nobody could look before it ran
+        raise BadInputError(f"sizes {tuple(sizes)} do not fit dim {dim} of shape {tuple(x.shape)}")
+    flat = own.new_empty(sum(counts))
+    move = _GATHER.get(backend_by_device(group)[x.device.type], _gather_by_broadcasts)
 
-    def __init__(self, x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> None:
-        self._before, self._after = x.shape[:dim], x.shape[dim + 1 :]
-        self._dim, self._sizes, self._dtype = dim, sizes, x.dtype
-        # every dtype travels as bytes: gloo has no int16 and no fp8, NCCL no int16
-        own = _flat(x.detach()).view(torch.uint8)
-        counts = [n * prod(self._before) * prod(self._after) * x.element_size() for n in sizes]
-        if own.numel() != counts[rank_and_world(group)[0]]:  # a compiled call: nobody could look before it ran
-            raise BadInputError(f"sizes {tuple(sizes)} do not fit dim {dim} of shape {tuple(x.shape)}")
-        self._flat = own.new_empty(sum(counts))
-        self._group = group
-        move = _GATHER.get(backend_by_device(group)[x.device.type], _gather_by_broadcasts)
-        try:
-            self._works = move(self._flat, own, counts, group)
-        except RuntimeError as error:
-            raise self._failed(error) from error
+    def operation() -> str:
+        return f"gather of {dtype} {(*before, tuple(sizes), *after)} along dim {dim}"
 
-    def _failed(self, error: RuntimeError) -> TransportError:
-        shape = (*self._before, tuple(self._sizes), *self._after)
-        return transport_error(f"gather of {self._dtype} {shape} along dim {self._dim}", self._group, error)
-
-    def wait(self) -> Tensor:
-        """The gathered tensor, once all of it is there."""
-        try:
-            _wait_for(self._works)
-        except RuntimeError as error:
-            raise self._failed(error) from error
-        flat, before, after = self._flat.view(self._dtype), self._before, self._after
+    def wait() -> Tensor:
+        with failures_named(operation, group):
+            _wait_for(works)
+        gathered = flat.view(dtype)
         if prod(before) == 1:  # the blocks in rank order are the output already
-            return flat.view(*before, sum(self._sizes), *after)
-        blocks = flat.split([n * prod(before) * prod(after) for n in self._sizes])
-        parts = [block.view(*before, n, *after) for block, n in zip(blocks, self._sizes, strict=True)]
-        return torch.cat(parts, self._dim)
+            return gathered.view(*before, sum(sizes), *after)
+        blocks = gathered.split([n * prod(before) * prod(after) for n in sizes])
+        return torch.cat([block.view(*before, n, *after) for block, n in zip(blocks, sizes, strict=True)], dim)
+
+    with failures_named(operation, group):
+        works = move(flat, own, counts, group)
+    return wait
 
 
 def _gather_on_gloo(flat: Tensor, own: Tensor, counts: Sequence[int], group: Group) -> Works:
@@ -180,11 +167,9 @@ def sum_rows(x: Tensor, dim: int, sizes: Sequence[int], group: Group) -> Tensor:
         flat = x.new_empty(x.numel())
         for block, part in zip(flat.split(counts), parts, strict=True):
             block.view(part.shape).copy_(part)
-    try:
+    shape = (*x.shape[:dim], tuple(sizes), *x.shape[dim + 1 :])
+    with failures_named(lambda: f"sum over ranks of {x.dtype} {shape} along dim {dim}", group):
         own = _SUM.get(backend, _sum_by_all_reduce)(flat, counts, rank, group)
-    except RuntimeError as error:
-        shape = (*x.shape[:dim], tuple(sizes), *x.shape[dim + 1 :])
-        raise transport_error(f"sum over ranks of {x.dtype} {shape} along dim {dim}", group, error) from error
     return own.to(x.dtype).view(parts[rank].shape)
 
 
@@ -299,14 +284,15 @@ _SUM: dict[str, Callable[..., Tensor]] = {"gloo": _sum_on_gloo, "nccl": _sum_on_
 # ------------------------------------------------------------------ under torch.compile
 
 
-def _shape_of_gathered(x: Tensor, dim: int, sizes: list[int], group: Group) -> Tensor:
-    return x.new_empty((*x.shape[:dim], sum(sizes), *x.shape[dim + 1 :]))
-
-
-def _shape_of_sum(x: Tensor, dim: int, sizes: list[int], group: Group) -> Tensor:
-    return x.new_empty((*x.shape[:dim], sizes[rank_and_world(group)[0]], *x.shape[dim + 1 :]))
+def empty_like(x: Tensor, dim: int, size: int | torch.SymInt) -> Tensor:
+    """A new tensor like `x`, but for its size along dim."""
+    return x.new_empty((*x.shape[:dim], size, *x.shape[dim + 1 :]))
 
 
 _SCHEMA = "(Tensor x, int dim, SymInt[] sizes, str group) -> Tensor"
-_gather_operator = opaque("gather_rows", _SCHEMA, gather_rows, _shape_of_gathered)
-_sum_operator = opaque("sum_rows", _SCHEMA, sum_rows, _shape_of_sum)
+_gather_operator = opaque(
+    "gather_rows", _SCHEMA, gather_rows, lambda x, dim, sizes, group: empty_like(x, dim, sum(sizes))
+)
+_sum_operator = opaque(
+    "sum_rows", _SCHEMA, sum_rows, lambda x, dim, sizes, group: empty_like(x, dim, sizes[rank_and_world(group)[0]])
+)
