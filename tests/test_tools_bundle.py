@@ -211,13 +211,13 @@ def test_imports_are_merged_and_unused_ones_dropped() -> None:
 def test_comments_and_docstrings_of_kept_definitions_stay() -> None:
     """A comment right above a definition belongs to it; one that a blank line sets apart does not."""
     core = {
-        "_a": "# ----------- section\n\n\n# why A is what it is\nA = 1  # and in short\n\n"
+        "_a": "# ----------- set apart\n\n\n# why A is what it is\nA = 1  # and in short\n\n"
         "# about nothing kept\nB = 2\n\n\n# above f\ndef f():\n    '''What f does.'''\n    return A  # inside f\n"
     }
     text = bundle(made_up(core, adapter_of("f", exports=("f",))))
     for kept in ("# why A is", "# and in short", "# above f", "What f does.", "# inside f", "# -- What _a does."):
         assert text.count(kept) == 1
-    assert "section" not in text
+    assert "set apart" not in text
     assert "about nothing" not in text
 
 
