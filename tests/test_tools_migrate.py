@@ -16,13 +16,14 @@ from downstream.trees import commit, edit, git
 from harness import Worlds
 from ranks.projects import check_all
 from shared_distributed_tools import sources
+from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.cli import main
 from shared_distributed_tools.files import write_atomically
 from shared_distributed_tools.migration import journal, metadata
 from shared_distributed_tools.migration.origin import Requirement, find
 from shared_distributed_tools.migration.record import RECORD, Record, add_parity, read_record
-from shared_distributed_tools.migration.traits import traits_of
 from shared_distributed_tools.render import render
+from shared_distributed_tools.shim import shim
 
 STAGES = ("vendored", "package", "core")
 CHECKOUT = sources.root()
@@ -100,13 +101,13 @@ def test_every_shape_goes_through_every_stage_and_back(tmp_path: Path, worlds: W
             commit(repo)
         work()
     for name, project in PROJECTS.items():
-        repo, traits = repos[name], traits_of(project.adapter)
+        repo, adapter = repos[name], adapter_named(project.adapter)
         assert seen[name][1][project.copy][0].decode() == render(project.adapter)
-        assert seen[name][2][project.copy][0].decode() == traits.shim()
-        assert traits.distribution.encode() in seen[name][2][project.metadata][0]
+        assert seen[name][2][project.copy][0].decode() == shim(adapter)
+        assert adapter.distribution.encode() in seen[name][2][project.metadata][0]
         assert not (repo / project.copy).exists()
         listed = (repo / project.metadata).read_text()
-        assert (traits.distribution in listed, "shared-distributed" in listed) == (False, True)
+        assert (adapter.distribution in listed, "shared-distributed" in listed) == (False, True)
         for path in project.in_core:
             assert (repo / path).read_text() == project.expected_in_core(path)
         for before in reversed(seen[name]):
@@ -308,7 +309,7 @@ def test_the_package_needs_to_know_where_from(repo: Path) -> None:
 
 
 def found(origin: object, adapter: str = "musiclm") -> list[str]:
-    return [str(requirement) for requirement in find(traits_of(adapter), str(origin))]
+    return [str(requirement) for requirement in find(adapter_named(adapter), str(origin))]
 
 
 def test_a_checkout_is_a_source(tmp_path: Path) -> None:
@@ -370,7 +371,7 @@ def test_a_git_reference_is_a_source(tmp_path: Path) -> None:
 
 def test_an_index_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through pip, as it is configured; refused in pip's words where nothing is found."""
-    version = traits_of("musiclm").version
+    version = sources.core_version()
     wheel = tmp_path / "index/musiclm-distributed" / f"musiclm_distributed-{version}-py3-none-any.whl"
     wheel.parent.mkdir(parents=True)
     info = f"musiclm_distributed-{version}.dist-info"
@@ -523,6 +524,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from click.testing import CliRunner
+from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.cli import main
 from shared_distributed_tools.migration import journal
 from shared_distributed_tools.migration.overview import look_at

@@ -14,12 +14,12 @@ from click.testing import CliRunner, Result
 from downstream.projects import INLINED, PROJECTS, known_variants
 from downstream.trees import commit
 from shared_distributed_tools import sources
+from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.cli import main
 from shared_distributed_tools.migration.judge import judge
 from shared_distributed_tools.migration.rewrite import rewrite
 from shared_distributed_tools.migration.risks import RULES, find_risks
 from shared_distributed_tools.migration.sites import Site, SourceTree, find_sites, find_uses
-from shared_distributed_tools.migration.traits import traits_of
 
 NAMES = ("AllGather", "all_gather", "get_is_distributed")
 
@@ -202,7 +202,7 @@ def in_core(folder: Path, adapter: str, code: str) -> tuple[str, list[str]]:
     """One file as the core wants it, and what has to be done by hand, with its line."""
     package(folder, code)
     sources = SourceTree(folder)
-    verdict = judge(sources, "pkg/distributed.py", traits_of(adapter))
+    verdict = judge(sources, "pkg/distributed.py", adapter_named(adapter))
     edits = verdict.edits.get("pkg/use.py", {})
     text = rewrite("pkg/use.py", sources.contents["pkg/use.py"], edits).decode() if edits else ""
     return text, [f"{remark.line}: {remark.text}" for remark in verdict.by_hand]
@@ -305,14 +305,14 @@ def test_imports_without_a_counterpart_are_left_to_a_person(
 def test_a_package_that_hands_names_on_is_left_to_a_person(tmp_path: Path) -> None:
     """Others may import from it; so is the file that imports through it."""
     package(tmp_path, "from pkg import AllGather\n", __init__="from .distributed import AllGather\n")
-    verdict = judge(SourceTree(tmp_path), "pkg/distributed.py", traits_of("musiclm"))
+    verdict = judge(SourceTree(tmp_path), "pkg/distributed.py", adapter_named("musiclm"))
     assert [(remark.path, remark.line) for remark in verdict.by_hand] == [("pkg/__init__.py", 1), ("pkg/use.py", 1)]
 
 
 def test_a_file_that_does_not_parse_may_hide_a_use(tmp_path: Path) -> None:
     """Only if it has the module's name in it."""
     package(tmp_path, "", one="from pkg.distributed import (\n", two="def f(:\n")
-    verdict = judge(SourceTree(tmp_path), "pkg/distributed.py", traits_of("musiclm"))
+    verdict = judge(SourceTree(tmp_path), "pkg/distributed.py", adapter_named("musiclm"))
     assert [remark.path for remark in verdict.by_hand] == ["pkg/one.py"]
 
 
@@ -354,7 +354,7 @@ def test_a_rewrite_keeps_the_formatting(tmp_path: Path, before: str, after: str)
     package(tmp_path, "")
     (tmp_path / "pkg/use.py").write_bytes(before.encode())
     sources = SourceTree(tmp_path)
-    verdict = judge(sources, "pkg/distributed.py", traits_of("spear-tts"))
+    verdict = judge(sources, "pkg/distributed.py", adapter_named("spear-tts"))
     assert verdict.by_hand == []
     assert rewrite("pkg/use.py", sources.contents["pkg/use.py"], verdict.edits["pkg/use.py"]).decode() == after
 
@@ -457,8 +457,8 @@ def test_every_rule_points_at_its_mistake_and_at_nothing_else(tmp_path: Path, ru
     adapter, wrong, right = CASES[rule]
     for number, code in enumerate([*wrong, *right]):
         folder = package(tmp_path / str(number), code)
-        uses = find_uses(SourceTree(folder), "pkg/distributed.py", traits_of(adapter).exports)
-        found = [risk for risk in find_risks(uses, traits_of(adapter)) if risk.rule == rule]
+        uses = find_uses(SourceTree(folder), "pkg/distributed.py", adapter_named(adapter).api)
+        found = [risk for risk in find_risks(uses, adapter_named(adapter)) if risk.rule == rule]
         assert bool(found) == (code in wrong), code
 
 
@@ -466,7 +466,7 @@ def test_a_module_that_asks_at_every_call_may_be_built_early(tmp_path: Path) -> 
     """st-moe's never asks: no warning about when it was built."""
     folder = package(tmp_path, f"{MODULE}gather = AllGather()\n")
     uses = find_uses(SourceTree(folder), "pkg/distributed.py", NAMES)
-    assert "built-before-group" not in {risk.rule for risk in find_risks(uses, traits_of("st-moe"))}
+    assert "built-before-group" not in {risk.rule for risk in find_risks(uses, adapter_named("st-moe"))}
 
 
 # ------------------------------------------------------------------ the command
@@ -568,6 +568,7 @@ def test_several_copies_have_to_be_told_apart(tmp_path: Path, known: Path) -> No
 IMPORTED = """
 import sys
 from click.testing import CliRunner
+from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.cli import main
 
 repo, page = sys.argv[1:]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Puts an adapter into a downstream repo as one self-contained file, and keeps that file current.
 
-catalog, sources   what there is to render, and where its sources are
+catalog, sources   the adapters, and where their sources are; the text of these
 modules, imports   one source module taken apart; imports merged
 bundle, render     the parts an adapter reaches, as one module; the same with its header
+shim               what stands in the old place once the code is installed
 signatures         the head of a renamed function, laid out anew
 verify             the last look at a rendered file
 header, lock       what the file, and the lock beside it, say about where it came from

@@ -11,11 +11,12 @@ from graphlib import CycleError, TopologicalSorter
 import libcst as cst
 from libcst import matchers as m
 
+from .catalog import CORE
 from .errors import RenderError
 from .imports import Import, merged
 from .modules import SourceModule, Statement, read_module
 from .signatures import reflow
-from .sources import CORE, Sources
+from .sources import Sources
 from .verify import verify
 
 _ORIENTATION = "What this project calls stands in the last section; above it, what that needs of the shared core."

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""The adapters, and where each one lives downstream: every package with a `contract.json` is one."""
+"""The adapters, as their `contract.json` has them: every package with one is an adapter."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .errors import ToolError
 
-CORE_FOLDER = "shared/distributed"
+# the core: what is imported, what is installed, its project in the sources
+CORE, CORE_DISTRIBUTION, CORE_FOLDER = "shared_distributed", "shared-distributed", "shared/distributed"
 _HERE = Path(__file__).resolve().parent
 
 
@@ -18,7 +20,9 @@ class Adapter:
     name: str
     downstream: str  # the project that it is made for
     target: str  # the file that it replaces there
-    flat_beside: str | None = None  # forks without a package keep `distributed.py` beside this module
+    flat_beside: str | None  # forks without a package keep `distributed.py` beside this module
+    api: dict[str, Any]  # its names and their signatures
+    alone: str  # what a gather does without other ranks: it returns its "input", it "gathers", it "raises"
 
     @property
     def folder(self) -> str:
@@ -28,7 +32,37 @@ class Adapter:
     @property
     def source(self) -> str:
         """Its one module in the sources."""
-        return f"{self.folder}/src/{self.name.replace('-', '_')}_distributed/__init__.py"
+        return f"{self.folder}/src/{self.module}/__init__.py"
+
+    @property
+    def distribution(self) -> str:
+        """What is installed."""
+        return f"{self.name}-distributed"
+
+    @property
+    def module(self) -> str:
+        """What is imported."""
+        return self.distribution.replace("-", "_")
+
+    @property
+    def has_module(self) -> bool:
+        """Whether `AllGather` is an nn.Module; elsewhere it is an autograd Function."""
+        return bool(self.api["AllGather"][0].startswith("(self"))
+
+    @property
+    def sizes_may_be_none(self) -> bool:
+        """Whether the input comes back with None for the sizes where there are no other ranks."""
+        return self.alone == "input"
+
+    @property
+    def asks_when_built(self) -> bool:
+        """Whether "are we distributed?" is answered once, when the module is built."""
+        return self.has_module and self.sizes_may_be_none
+
+    @property
+    def gathers(self) -> frozenset[str]:
+        """The names whose calls, or whose objects' calls, give a tensor and the sizes, with a gradient."""
+        return frozenset({"AllGather", "AllGatherFunction", "all_gather"}) & set(self.api)
 
 
 def root() -> Path:
@@ -42,7 +76,8 @@ def root() -> Path:
 
 def _load(contract: Path) -> Adapter:
     said = json.loads(contract.read_text(encoding="utf-8"))
-    return Adapter(contract.parent.name, said["downstream"], said["replaces"], said["flat_beside"])
+    facts = (said[key] for key in ("downstream", "replaces", "flat_beside", "api", "alone"))
+    return Adapter(contract.parent.name, *facts)
 
 
 ADAPTERS = {contract.parent.name: _load(contract) for contract in sorted(root().glob("packages/*/contract.json"))}

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Where the sources are, and their text: the only input of a rendered file."""
+"""The text of the sources, and their version: the only input of a rendered file."""
 
 import re
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from .catalog import CORE_FOLDER, Adapter, root
+from .catalog import CORE, CORE_FOLDER, Adapter, root
 from .errors import RenderError
-
-CORE = "shared_distributed"
 
 
 @dataclass(frozen=True)
@@ -36,9 +34,14 @@ def load(adapter: Adapter) -> Sources:
     return Sources(
         core=tuple((file.stem, file.read_text(encoding="utf-8")) for file in sorted(package.glob("*.py"))),
         adapter=(tree / adapter.source).read_text(encoding="utf-8"),
-        core_version=_version(tree / CORE_FOLDER),
+        core_version=core_version(),
         adapter_version=_version(tree / adapter.folder),
     )
+
+
+def core_version() -> str:
+    """The version of this release: all distributions have the same."""
+    return _version(root() / CORE_FOLDER)
 
 
 def _version(project: Path) -> str:

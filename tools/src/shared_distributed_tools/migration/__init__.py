@@ -5,7 +5,6 @@ walk, source, scopes, normal     files of any tree, taken apart, with local name
 fingerprints, compare, relatives the known variants; what is nearest; what resembles none
 survey, scan_command             `adapters scan`
 tree, syntax, sites              a repo's Python files; Python's rules of scope; where its copy is used
-traits                           how an adapter differs from the core
 judge, hidden, rewrite           what a use becomes in the core, what a person has to do; edits made in a file
 risks, plan                      call sites that deserve a look; everything that `adapters plan` says
 origin, metadata, formatting     where a distribution comes from; a project's dependencies; one more item in a list

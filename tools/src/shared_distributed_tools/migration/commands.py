@@ -9,11 +9,10 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from ..catalog import ADAPTERS
 from ..errors import RefusalError
 from ..files import read, write_atomically
 from ..paths import checked, repo_root
-from ..sources import load
+from ..sources import core_version
 from ..terminal import print_diff, print_table
 from . import journal
 from .fingerprints import Variant
@@ -130,8 +129,7 @@ def status(
     projects = [look_at(repo_root(repo), variants) for repo in repos]
     exit_code = max(_EXIT[project.tone] for project in projects)
     if page_file is not None:
-        version = load(next(iter(ADAPTERS.values()))).core_version
-        write_atomically(page_file.absolute(), page(projects, version, now()).encode())
+        write_atomically(page_file.absolute(), page(projects, core_version(), now()).encode())
     if as_json:
         shown = {"projects": [project.as_json() for project in projects], "exit_code": exit_code}
         click.echo(json.dumps(shown, indent=2))
@@ -149,9 +147,9 @@ def _variants(files: tuple[Path, ...]) -> list[Variant]:
 
 
 def _make(standing: Standing, step: Step) -> None:
-    traits = standing.ready()
-    done = Done(step.stage, load(traits.adapter).core_version, now(), tuple(map(Trace.of, step.changes)))
-    record = replace(standing.record, adapter=traits.adapter.name, copy=standing.copy)
+    adapter = standing.ready()
+    done = Done(step.stage, core_version(), now(), tuple(map(Trace.of, step.changes)))
+    record = replace(standing.record, adapter=adapter.name, copy=standing.copy)
     journal.carry_out(standing.repo, record, Pending(done, forward=True, changes=step.changes))
 
 
@@ -190,11 +188,11 @@ def _show_status(projects: list[Project]) -> None:
 
 def _plan_as_json(made: Plan) -> dict[str, object]:
     standing = made.standing
-    assert standing.traits is not None
+    assert standing.adapter is not None
     finding = standing.finding
     return {
         "repo": str(standing.repo),
-        "adapter": standing.traits.adapter.name,
+        "adapter": standing.adapter.name,
         "copy": standing.copy,
         "stage": standing.stage,
         "kind": finding.kind if finding else None,
@@ -209,17 +207,17 @@ def _plan_as_json(made: Plan) -> dict[str, object]:
 
 def _show_plan(made: Plan) -> None:
     standing = made.standing
-    assert standing.traits is not None
-    traits, finding = standing.traits, standing.finding
+    assert standing.adapter is not None
+    adapter, finding = standing.adapter, standing.finding
     kind = f", {finding.kind}" if finding else ""
-    click.secho(f"{standing.copy}: adapter {traits.adapter.name}{kind}; at {standing.stage}", bold=True)
+    click.secho(f"{standing.copy}: adapter {adapter.name}{kind}; at {standing.stage}", bold=True)
     if standing.problem:
         click.secho(standing.problem, fg="red")
     for one in finding.differences if finding else ():
         click.echo(f"  edited: {one.name}: {one.how}" + (f": {one.detail}" if one.detail else ""))
     ahead = {
         VENDORED: f"{standing.copy} becomes a self-contained file; call sites stay",
-        PACKAGE: f"it becomes a shim for {traits.distribution}, a new dependency; call sites stay",
+        PACKAGE: f"it becomes a shim for {adapter.distribution}, a new dependency; call sites stay",
         CORE_STAGE: "it goes; call sites use shared_distributed as below",
     }
     for stage in STAGES[STAGES.index(standing.stage) + 1 :] if not standing.problem else ():

@@ -15,11 +15,25 @@ import ast
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from ..catalog import Adapter
 from .hidden import Remark, broken, escaped, named_in_strings
 from .sites import Use, find_uses
 from .syntax import bound_names
-from .traits import RENAMED_IN_CORE, SAME_IN_CORE, Traits
 from .tree import Source, SourceTree
+
+# an adapter's name with the same arguments and the same result in the core
+SAME_IN_CORE = frozenset(
+    {
+        "all_gather_same_dim",
+        "all_gather_variable_dim",
+        "gather_sizes",
+        "has_only_one_value",
+        "pad_dim_to",
+        "split_by_rank",
+    }
+)
+# one with the same meaning under another name
+RENAMED_IN_CORE = {"get_is_distributed": "is_distributed"}
 
 _REDUCTIONS = {"sum": "sum", "amax": "max", "max": "max", "amin": "min", "min": "min"}
 _AS_LIST = "take `.tolist()` of the sizes right after the gather, use that list, and run this again"
@@ -72,16 +86,16 @@ class Verdict:
     notes: list[Remark] = field(default_factory=list)
 
 
-def judge(tree: SourceTree, copy: str, traits: Traits) -> Verdict:
+def judge(tree: SourceTree, copy: str, adapter: Adapter) -> Verdict:
     """Look at every use of the copy in a tree."""
-    verdict = Verdict(find_uses(tree, copy, traits.exports))
+    verdict = Verdict(find_uses(tree, copy, adapter.api))
     by_file: dict[str, list[Use]] = {}
     for use in verdict.uses:
         by_file.setdefault(use.source.path, []).append(use)
     has_exists = any(_defines_exists(tree, path) for path in tree.contents)
     for uses in by_file.values():
         if uses[0].source.path != copy:
-            _Judge(uses, traits, verdict, has_exists=has_exists).run()
+            _Judge(uses, adapter, verdict, has_exists=has_exists).run()
     verdict.by_hand += escaped(tree, verdict.uses)
     verdict.by_hand += named_in_strings(tree, copy)
     verdict.by_hand += broken(tree, copy)
@@ -92,8 +106,8 @@ def judge(tree: SourceTree, copy: str, traits: Traits) -> Verdict:
 class _Judge:
     """One file."""
 
-    def __init__(self, uses: list[Use], traits: Traits, verdict: Verdict, *, has_exists: bool) -> None:
-        self.source, self.uses, self.traits, self.verdict = uses[0].source, uses, traits, verdict
+    def __init__(self, uses: list[Use], adapter: Adapter, verdict: Verdict, *, has_exists: bool) -> None:
+        self.source, self.uses, self.adapter, self.verdict = uses[0].source, uses, adapter, verdict
         self.has_exists = has_exists
         self.edits: dict[Span, Edit] = {}
         self.more: set[str] = set()
@@ -138,19 +152,19 @@ class _Judge:
                 self._by_hand(node, f"write `import {use.local} as …`, or import the names that you use")
             elif len(node.names) > 1:
                 self._by_hand(node, "give the copy's module an import statement of its own")
-        elif name not in self.traits.exports:
-            self._by_hand(node, f"{self.traits.distribution} has no {name}; keep your own in another file")
+        elif name not in self.adapter.api:
+            self._by_hand(node, f"{self.adapter.distribution} has no {name}; keep your own in another file")
         elif remedy := self._no_counterpart(name):
             self._by_hand(node, f"the core has no {name}; {remedy}")
         elif use.local == name and name in RENAMED_IN_CORE:
             self._refuse_clash(node, RENAMED_IN_CORE[name])
 
     def _no_counterpart(self, name: str) -> str:
-        if name == "AllGather" and not self.traits.has_module:
+        if name == "AllGather" and not self.adapter.has_module:
             return "write `all_gather(x, dim, sizes)` for `AllGather.apply(x, dim, sizes)`: it is the same"
         if name == "AllGatherFunction":
             return "build an `AllGather` and call that"
-        if name in SAME_IN_CORE or name in RENAMED_IN_CORE or name in self.traits.gathers:
+        if name in SAME_IN_CORE or name in RENAMED_IN_CORE or name in self.adapter.gathers:
             return ""
         return "define it in a file of your own"
 
@@ -196,7 +210,7 @@ class _Judge:
     def _build(self, use: Use) -> None:
         call = use.node
         assert isinstance(call, ast.Call)
-        if not self.traits.has_module or use.name != "AllGather":
+        if not self.adapter.has_module or use.name != "AllGather":
             return  # said at the import
         if _has_stars(call):
             self._by_hand(call, "arguments by `*` or `**`; write them out")
@@ -253,7 +267,7 @@ class _Judge:
 
     def _of_object(self, node: ast.AST) -> None:
         attribute = node.attr if isinstance(node, ast.Attribute) else ""
-        if attribute == "is_distributed" and self.traits.asks_when_built:
+        if attribute == "is_distributed" and self.adapter.asks_when_built:
             self._edit(node, Replace(self._ask(node)))
         elif attribute == "all_reduce_grads":
             self._by_hand(node, "the core's module has `grad`, 'sum' or 'local', instead; keep the flag yourself")
@@ -316,11 +330,11 @@ class _Judge:
         elif isinstance(above, ast.Subscript) and above.value is load and _is_call_of(parents[2:4], "item"):
             self._edit(parents[3], Replace(self._code(above)))
         elif isinstance(above, ast.Compare) and _compares_with_none(above):
-            if self.traits.sizes_may_be_none:
+            if self.adapter.sizes_may_be_none:
                 is_none = isinstance(above.ops[0], ast.Is)
                 self._edit(above, Replace(("not " if is_none else "") + self._ask(above)))
         elif isinstance(above, ast.Call) and ast.unparse(above.func) == "exists" and self.has_exists:
-            if self.traits.sizes_may_be_none:
+            if self.adapter.sizes_may_be_none:
                 self._edit(above, Replace(self._ask(above)))
         elif not self._takes_a_tuple(load, above, parents[2]):
             self._by_hand(load, f"{load.id} becomes a tuple of ints, and this use wants a tensor; {_AS_LIST}")

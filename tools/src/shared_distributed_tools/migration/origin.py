@@ -20,9 +20,9 @@ from pathlib import Path
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
-from ..catalog import CORE_FOLDER
+from ..catalog import CORE_DISTRIBUTION, CORE_FOLDER, Adapter
 from ..errors import RefusalError
-from .traits import CORE_DISTRIBUTION, Traits
+from ..sources import core_version
 
 _GIT = re.compile(r"git\+(?P<url>\w+://[^/]*/[^@#]+)(@(?P<ref>[^#]+))?(#subdirectory=(?P<folder>[^&]+))?")
 _COMMIT = re.compile("[0-9a-f]{7,40}")
@@ -59,24 +59,24 @@ class Requirement:
         return {"url": self.url} if self.url else f">={self.minimum}"
 
 
-def find(traits: Traits, origin: str | None) -> list[Requirement]:
+def find(adapter: Adapter, origin: str | None) -> list[Requirement]:
     """The requirements for an adapter. RefusalError where it is not to be found there."""
     if origin is None:
         msg = (
-            f"{traits.distribution} is on no public index yet: say where it comes from. --from index (the index that "
+            f"{adapter.distribution} is on no public index yet: say where it comes from. --from index (the index that "
             "pip is configured with), --from PATH (a wheel, a folder of wheels, a checkout of the monorepo), or "
             "--from git+https://HOST/OWNER/REPO.git@REF"
         )
         raise RefusalError(msg)
     if origin == "index":
-        return [_on_index(traits)]
+        return [_on_index(adapter)]
     if origin.startswith("git+"):
-        return _in_git(traits, origin)
-    return _in_files(traits, Path(origin))
+        return _in_git(adapter, origin)
+    return _in_files(adapter, Path(origin))
 
 
-def _on_index(traits: Traits) -> Requirement:
-    requirement = Requirement(traits.distribution, minimum=traits.version)
+def _on_index(adapter: Adapter) -> Requirement:
+    requirement = Requirement(adapter.distribution, minimum=core_version())
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--disable-pip-version-check"]
         asked = _run([*command, "-d", folder, str(requirement)])
@@ -87,10 +87,9 @@ def _on_index(traits: Traits) -> Requirement:
     return requirement
 
 
-def _in_git(traits: Traits, origin: str) -> list[Requirement]:
+def _in_git(adapter: Adapter, origin: str) -> list[Requirement]:
     found = _GIT.fullmatch(origin)
-    adapter = traits.adapter.folder
-    if found is None or found["folder"] not in (None, adapter):
+    if found is None or found["folder"] not in (None, adapter.folder):
         msg = f"{origin} is no reference to the monorepo; give git+https://HOST/OWNER/REPO.git@REF"
         raise RefusalError(msg)
     url, ref = found["url"], found["ref"] or ""
@@ -100,31 +99,31 @@ def _in_git(traits: Traits, origin: str) -> list[Requirement]:
         reason = (asked.stderr.strip().splitlines() or [f"no {wanted[0] if wanted else 'answer'} there"])[-1]
         msg = f"{origin} cannot be reached: {reason}"
         raise RefusalError(msg)
-    places = ((traits.distribution, adapter), (CORE_DISTRIBUTION, CORE_FOLDER))
+    places = ((adapter.distribution, adapter.folder), (CORE_DISTRIBUTION, CORE_FOLDER))
     return [Requirement(name, url=url, ref=ref, folder=folder) for name, folder in places]
 
 
-def _in_files(traits: Traits, origin: Path) -> list[Requirement]:
+def _in_files(adapter: Adapter, origin: Path) -> list[Requirement]:
     path = origin.resolve()
-    checkout = next((folder for folder in (path, *path.parents[1:2]) if _is_checkout(folder, traits)), None)
+    checkout = next((folder for folder in (path, *path.parents[1:2]) if _is_checkout(folder, adapter)), None)
     if checkout is not None:
-        places = ((traits.distribution, traits.adapter.folder), (CORE_DISTRIBUTION, CORE_FOLDER))
+        places = ((adapter.distribution, adapter.folder), (CORE_DISTRIBUTION, CORE_FOLDER))
         return [Requirement(name, url=(checkout / folder).as_uri()) for name, folder in places]
     files = _distributions(path.parent if path.is_file() else path)
     if path.is_file():
-        if traits.distribution not in _distributions(path.parent, path.name):
-            msg = f"{origin} is no wheel or sdist of {traits.distribution}"
+        if adapter.distribution not in _distributions(path.parent, path.name):
+            msg = f"{origin} is no wheel or sdist of {adapter.distribution}"
             raise RefusalError(msg)
-        files[traits.distribution] = path
-    for name in (traits.distribution, CORE_DISTRIBUTION):
+        files[adapter.distribution] = path
+    for name in (adapter.distribution, CORE_DISTRIBUTION):
         if name not in files:
             msg = f"{origin} has no wheel or sdist of {name}, and is no checkout of the monorepo; see --from in --help"
             raise RefusalError(msg)
-    return [Requirement(name, url=files[name].as_uri()) for name in (traits.distribution, CORE_DISTRIBUTION)]
+    return [Requirement(name, url=files[name].as_uri()) for name in (adapter.distribution, CORE_DISTRIBUTION)]
 
 
-def _is_checkout(folder: Path, traits: Traits) -> bool:
-    return all((folder / part / "pyproject.toml").is_file() for part in (traits.adapter.folder, CORE_FOLDER))
+def _is_checkout(folder: Path, adapter: Adapter) -> bool:
+    return all((folder / part / "pyproject.toml").is_file() for part in (adapter.folder, CORE_FOLDER))
 
 
 def _distributions(folder: Path, pattern: str = "*") -> dict[str, Path]:

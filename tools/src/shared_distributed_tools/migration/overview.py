@@ -6,8 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..catalog import CORE_DISTRIBUTION, Adapter
 from ..errors import ToolError
 from ..files import read
+from ..shim import shim_of
+from ..sources import core_version
 from ..status import State, inspect
 from . import metadata
 from .fingerprints import Variant
@@ -16,7 +19,6 @@ from .origin import Requirement
 from .record import Record, hash_or_none
 from .sites import find_uses
 from .standing import ORIGINAL, PACKAGE, STAGES, VENDORED, Standing, stand
-from .traits import CORE_DISTRIBUTION, Traits, shim_of
 from .tree import SourceTree
 
 GOOD, LOOK, BAD = "good", "look", "bad"  # as it should be; worth a look; something is wrong
@@ -61,7 +63,7 @@ def look_at(repo: Path, known: Sequence[Variant] = ()) -> Project:
     except ToolError as error:
         return Project(repo.name, str(repo), "", "cannot be read", BAD, str(error))
     stage = standing.stage if standing.copy else ""
-    adapter = standing.traits.adapter.name if standing.traits else ""
+    adapter = standing.adapter.name if standing.adapter else ""
     edits, parity = _edits(repo, standing.record), _parity(repo, standing)
     if tone == GOOD and parity is not None and parity.tone != GOOD:
         tone, note = LOOK, f"parity: {parity.result}. {note}"
@@ -74,14 +76,14 @@ def _state(standing: Standing, tree: SourceTree) -> tuple[str, str, str]:
         return "cut off", BAD, progress(standing.repo, standing.record.pending)
     if standing.problem and standing.stage != ORIGINAL:
         return "not as recorded", BAD, standing.problem
-    if standing.stage == ORIGINAL or standing.traits is None:
+    if standing.stage == ORIGINAL or standing.adapter is None:
         return _own(standing)
     if standing.stage == VENDORED:
         seen = inspect(standing.repo, standing.repo / standing.copy)
         if seen.state is State.CURRENT:
             return seen.state.label, GOOD, _go_on(standing)
         return seen.state.label, BAD if seen.state in _WRONG else LOOK, seen.note or seen.state.meaning
-    return _moved(standing, standing.traits, tree)
+    return _moved(standing, standing.adapter, tree)
 
 
 def _own(standing: Standing) -> tuple[str, str, str]:
@@ -100,17 +102,17 @@ def _own(standing: Standing) -> tuple[str, str, str]:
 _NONE = ("no copy", GOOD, "nothing to move")
 
 
-def _moved(standing: Standing, traits: Traits, tree: SourceTree) -> tuple[str, str, str]:
+def _moved(standing: Standing, adapter: Adapter, tree: SourceTree) -> tuple[str, str, str]:
     """For a project whose code comes from a distribution."""
     repo, copy = standing.repo, standing.copy
-    name = traits.distribution if standing.stage == PACKAGE else CORE_DISTRIBUTION
-    if metadata.change(repo, [Requirement(name, minimum=traits.version)]) is not None:
+    name = adapter.distribution if standing.stage == PACKAGE else CORE_DISTRIBUTION
+    if metadata.change(repo, [Requirement(name, minimum=core_version())]) is not None:
         return "dependency missing", BAD, f"{name} is not among the dependencies any more"
     if standing.stage == PACKAGE:
         if shim_of(read(repo / copy) or b"") is None:
             return "locally edited", LOOK, f"{copy} is more than a shim"
         return "current", GOOD, _go_on(standing)
-    left = find_uses(tree, copy, traits.exports)
+    left = find_uses(tree, copy, adapter.api)
     if left:
         where = f"{left[0].source.path}:{left[0].node.lineno}"
         return "uses left", BAD, f"{where} imports {copy}, which is gone"

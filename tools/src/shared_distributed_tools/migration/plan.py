@@ -51,17 +51,17 @@ def make_plan(repo: Path, path: str | None, known: Sequence[Variant] = ()) -> Pl
     """Look at a repo. RefusalError where there is nothing to plan for."""
     tree = SourceTree(repo)
     standing = stand(repo, tree, path, known)
-    if standing.traits is None or standing.record.pending is not None:
+    if standing.adapter is None or standing.record.pending is not None:
         standing.ready()
-    assert standing.traits is not None
-    verdict = judge(tree, standing.copy, standing.traits)
+    assert standing.adapter is not None
+    verdict = judge(tree, standing.copy, standing.adapter)
     is_inlined = bool(standing.problem)  # then the copy's own file has its call sites
     uses = [use for use in verdict.uses if is_inlined or use.source.path != standing.copy]
     return Plan(
         standing,
         [Planned(use.site, BY_HAND) for use in uses] if is_inlined else _planned(tree, verdict, uses),
         verdict.by_hand,
-        find_risks(uses, standing.traits),
+        find_risks(uses, standing.adapter),
         tree.broken(),
     )
 

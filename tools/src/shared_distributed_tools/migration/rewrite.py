@@ -6,11 +6,10 @@ from collections import Counter
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
+from ..catalog import CORE
 from ..errors import RefusalError
-from ..sources import CORE
 from .formatting import Space, with_one_more
-from .judge import Arguments, Edit, Imports, Replace, Span
-from .traits import RENAMED_IN_CORE
+from .judge import RENAMED_IN_CORE, Arguments, Edit, Imports, Replace, Span
 
 _NOTHING = cst.SimpleWhitespace("")
 

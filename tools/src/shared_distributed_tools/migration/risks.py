@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ..catalog import Adapter
 from .sites import Use
 from .syntax import walk_scope
-from .traits import Traits
 from .tree import Source
 
 _COLLECTIVES = frozenset({"all_gather_variable_dim", "all_gather_same_dim", "gather_sizes"})
@@ -33,19 +33,19 @@ class Risk(NamedTuple):
 
 
 Found = tuple[str, int, str]  # path, line, what may be wrong
-Rule = Callable[[list[Use], Traits], Iterator[Found]]
+Rule = Callable[[list[Use], Adapter], Iterator[Found]]
 
 
-def find_risks(uses: list[Use], traits: Traits) -> list[Risk]:
+def find_risks(uses: list[Use], adapter: Adapter) -> list[Risk]:
     """Every rule, over every use; in order."""
     return sorted(
-        Risk(path, line, name, text) for name, rule in RULES.items() for path, line, text in set(rule(uses, traits))
+        Risk(path, line, name, text) for name, rule in RULES.items() for path, line, text in set(rule(uses, adapter))
     )
 
 
-def pair_as_tensor(uses: list[Use], traits: Traits) -> Iterator[Found]:
+def pair_as_tensor(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
     """`x = all_gather(x, 0, None)`: a gather gives a tensor and the sizes."""
-    for use in _pairs(uses, traits):
+    for use in _pairs(uses, adapter):
         parent = use.source.parents[use.node]
         is_operand = isinstance(parent, ast.BinOp | ast.UnaryOp | ast.Attribute)
         target = parent.targets[0] if isinstance(parent, ast.Assign) and len(parent.targets) == 1 else None
@@ -54,9 +54,9 @@ def pair_as_tensor(uses: list[Use], traits: Traits) -> Iterator[Found]:
             yield _at(use, f"a gather gives a pair, and this treats it as a tensor; write `{name}, _ = …`")
 
 
-def built_before_group(uses: list[Use], traits: Traits) -> Iterator[Found]:
+def built_before_group(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
     """A module that asks "are we distributed?" when it is built keeps the answer."""
-    for use in uses if traits.asks_when_built else ():
+    for use in uses if adapter.asks_when_built else ():
         if use.kind != "build" or use.name != "AllGather":
             continue
         function = _function_around(use.source, use.node)
@@ -68,7 +68,7 @@ def built_before_group(uses: list[Use], traits: Traits) -> Iterator[Found]:
             )
 
 
-def cached_answer(uses: list[Use], traits: Traits) -> Iterator[Found]:
+def cached_answer(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
     """`get_is_distributed()` and `.is_distributed` are remembered; the core asks at every call."""
     for use in uses:
         if use.name == "get_is_distributed" and use.kind == "call":
@@ -79,12 +79,12 @@ def cached_answer(uses: list[Use], traits: Traits) -> Iterator[Found]:
             yield _at(use, "answered when the module was built, and not asked again")
 
 
-def which_gradient(uses: list[Use], traits: Traits) -> Iterator[Found]:
+def which_gradient(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
     """`all_reduce_grads` decides which gradient comes back: the loss decides which one is needed."""
     seen: set[ast.AST | None] = set()
     for use in uses:
-        is_build = use.kind == "build" and use.name == "AllGather" and traits.has_module
-        is_apply = use.kind == "call" and use.owner is None and use.name in traits.gathers
+        is_build = use.kind == "build" and use.name == "AllGather" and adapter.has_module
+        is_apply = use.kind == "call" and use.owner is None and use.name in adapter.gathers
         function = _function_around(use.source, use.node)
         if not (is_build or is_apply) or (is_apply and function in seen):
             continue
@@ -101,10 +101,10 @@ def which_gradient(uses: list[Use], traits: Traits) -> Iterator[Found]:
             yield _at(use, "summed gradient: right with DDP, for a loss of each rank and for one global loss alike")
 
 
-def local_on_gathered(uses: list[Use], traits: Traits) -> Iterator[Found]:
+def local_on_gathered(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
     """A mask or label with this rank's rows, applied to rows of all ranks."""
     functions: dict[_Function, list[Use]] = {}
-    for use in _pairs(uses, traits):
+    for use in _pairs(uses, adapter):
         function = _function_around(use.source, use.node)
         if function is not None:
             functions.setdefault(function, []).append(use)
@@ -114,10 +114,10 @@ def local_on_gathered(uses: list[Use], traits: Traits) -> Iterator[Found]:
             yield gathers[0].source.path, line, text
 
 
-def random_branch(uses: list[Use], traits: Traits) -> Iterator[Found]:
+def random_branch(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
     """A collective that some ranks enter and others do not: they wait for each other."""
     for use in uses:
-        is_collective = use.owner is not None or use.name in traits.gathers | _COLLECTIVES
+        is_collective = use.owner is not None or use.name in adapter.gathers | _COLLECTIVES
         function = _function_around(use.source, use.node)
         if use.kind == "call" and is_collective and _hangs_on_chance(use, function):
             yield _at(
@@ -139,9 +139,9 @@ def _at(use: Use, text: str) -> Found:
     return use.source.path, use.node.lineno, text
 
 
-def _pairs(uses: list[Use], traits: Traits) -> list[Use]:
+def _pairs(uses: list[Use], adapter: Adapter) -> list[Use]:
     """Calls that give a tensor and the sizes."""
-    names = traits.gathers | {"all_gather_variable_dim"}
+    names = adapter.gathers | {"all_gather_variable_dim"}
     return [use for use in uses if use.kind == "call" and (use.owner is not None or use.name in names)]
 
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import vendoring
+from ..catalog import CORE, CORE_DISTRIBUTION, Adapter
 from ..errors import RefusalError
 from ..files import read, with_newlines
 from ..git import committed, is_under_git
 from ..paths import lock_path
-from ..sources import CORE
+from ..shim import shim, shim_of
+from ..sources import core_version
 from ..status import State, inspect
 from . import metadata, origin
 from .hidden import Remark
@@ -27,7 +29,6 @@ from .rewrite import rewrite
 from .sites import find_uses
 from .standing import CORE_STAGE, PACKAGE, STAGES, VENDORED, Standing
 from .syntax import module_path
-from .traits import CORE_DISTRIBUTION, Traits
 from .tree import SourceTree
 
 
@@ -59,15 +60,15 @@ def diff_of(changes: tuple[FileChange, ...]) -> str:
 
 def next_step(standing: Standing, tree: SourceTree, stage: str, source: str | None) -> Step:
     """The change to the next stage. RefusalError with what to do where it cannot be made."""
-    traits = standing.ready()
+    adapter = standing.ready()
     _refuse_leaps(standing, stage)
     if source is not None and stage != PACKAGE:
         raise RefusalError("--from says where the adapter comes from: it belongs to --to package")
     if stage == CORE_STAGE:
-        step = _to_core(standing, traits, tree)
+        step = _to_core(standing, adapter, tree)
     else:
-        _refuse_unknown_names(standing, traits, tree)
-        step = _to_vendored(standing, traits) if stage == VENDORED else _to_package(standing, traits, source)
+        _refuse_unknown_names(standing, adapter, tree)
+        step = _to_vendored(standing, adapter) if stage == VENDORED else _to_package(standing, adapter, source)
     _refuse_uncommitted(standing.repo, step)
     return step
 
@@ -86,22 +87,22 @@ def _refuse_leaps(standing: Standing, stage: str) -> None:
     raise RefusalError(msg)
 
 
-def _refuse_unknown_names(standing: Standing, traits: Traits, tree: SourceTree) -> None:
+def _refuse_unknown_names(standing: Standing, adapter: Adapter, tree: SourceTree) -> None:
     """What the tree takes from its copy has to be among what the adapter keeps."""
     own = standing.finding.names if standing.finding else []
-    uses = find_uses(tree, standing.copy, [*traits.exports, *own])
-    unknown = [
-        use.site for use in uses if use.name not in (*traits.exports, "", "*") and use.source.path != standing.copy
-    ]
+    uses = find_uses(tree, standing.copy, [*adapter.api, *own])
+    unknown = [use.site for use in uses if use.name not in (*adapter.api, "", "*") and use.source.path != standing.copy]
     if unknown:
         lines = "\n".join(f"  {site.path}:{site.line}: {site.name}: {site.text}" for site in unknown)
-        msg = f"{traits.distribution} has no such name; move it to a file of your own, commit, run this again:\n{lines}"
+        msg = (
+            f"{adapter.distribution} has no such name; move it to a file of your own, commit, run this again:\n{lines}"
+        )
         raise RefusalError(msg)
 
 
-def _to_vendored(standing: Standing, traits: Traits) -> Step:
+def _to_vendored(standing: Standing, adapter: Adapter) -> Step:
     repo, finding = standing.repo, standing.finding
-    change = vendoring.vendor(repo, traits.adapter, standing.copy, force=True)
+    change = vendoring.vendor(repo, adapter, standing.copy, force=True)
     new = with_newlines(change.content, crlf=change.seen.crlf)
     changes = (_change(repo, standing.copy, new), _change(repo, _lock_of(repo, standing.copy), change.lock.encode()))
     if finding is not None and finding.similarity == 100:
@@ -109,32 +110,32 @@ def _to_vendored(standing: Standing, traits: Traits) -> Step:
     differing = ", ".join(one.name for one in finding.differences) if finding else ""
     note = (
         f"{standing.copy} is not as any known copy{f': {differing}' if differing else ''}. The new file has none of "
-        f"that; `adapters parity {repo / standing.copy} --adapter {traits.adapter.name}` shows what differs"
+        f"that; `adapters parity {repo / standing.copy} --adapter {adapter.name}` shows what differs"
     )
     return Step(VENDORED, changes, (note,))
 
 
-def _to_package(standing: Standing, traits: Traits, source: str | None) -> Step:
+def _to_package(standing: Standing, adapter: Adapter, source: str | None) -> Step:
     repo = standing.repo
     seen = inspect(repo, repo / standing.copy)
     if seen.state not in (State.CURRENT, State.STALE):
         msg = f"{standing.copy}: {seen.state.label}. The package has none of that: see `adapters diff {repo}`"
         raise RefusalError(msg)
-    _refuse_shadow(repo, traits.module)
-    added = metadata.change(repo, origin.find(traits, source))
-    new = with_newlines(traits.shim().encode(), crlf=seen.crlf)
+    _refuse_shadow(repo, adapter.module)
+    added = metadata.change(repo, origin.find(adapter, source))
+    new = with_newlines(shim(adapter).encode(), crlf=seen.crlf)
     changes = [_change(repo, standing.copy, new), _change(repo, _lock_of(repo, standing.copy), None)]
     return Step(PACKAGE, tuple(one for one in [*changes, added] if one is not None and one.old != one.new))
 
 
-def _to_core(standing: Standing, traits: Traits, tree: SourceTree) -> Step:
+def _to_core(standing: Standing, adapter: Adapter, tree: SourceTree) -> Step:
     repo, copy = standing.repo, standing.copy
     content = read(repo / copy) or b""
-    if content.replace(b"\r\n", b"\n") != traits.shim().encode():
+    if shim_of(content) is not adapter:
         msg = f"{copy} is not the shim any more: what was written into it would be lost. Move it to another file first"
         raise RefusalError(msg)
     _refuse_shadow(repo, CORE)
-    verdict = judge(tree, copy, traits)
+    verdict = judge(tree, copy, adapter)
     by_hand = [*verdict.by_hand, *_listed_modules(repo, copy)]
     if by_hand:
         lines = "\n".join(f"  {remark}" for remark in by_hand)
@@ -143,12 +144,12 @@ def _to_core(standing: Standing, traits: Traits, tree: SourceTree) -> Step:
     changes = [
         _change(repo, path, rewrite(path, tree.contents[path], edits)) for path, edits in sorted(verdict.edits.items())
     ]
-    left = find_uses(tree.changed({one.path: one.new for one in changes}), copy, traits.exports)
+    left = find_uses(tree.changed({one.path: one.new for one in changes}), copy, adapter.api)
     if left:
         msg = f"{left[0].source.path}:{left[0].node.lineno} would still use {copy}; change it by hand"
         raise RefusalError(msg)
-    requirement = Requirement(CORE_DISTRIBUTION, minimum=traits.version)
-    changed = metadata.change(repo, [requirement], remove=traits.distribution)
+    requirement = Requirement(CORE_DISTRIBUTION, minimum=core_version())
+    changed = metadata.change(repo, [requirement], remove=adapter.distribution)
     notes = tuple(f"{remark}" for remark in verdict.notes)
     return Step(CORE_STAGE, (*changes, *([changed] if changed else []), _change(repo, copy, None)), notes)
 

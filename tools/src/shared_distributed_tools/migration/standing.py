@@ -5,16 +5,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..catalog import Adapter, adapter_named
 from ..errors import RefusalError
 from ..files import read
 from ..header import looks_generated
 from ..paths import adapters_that_fit, locate
+from ..shim import shim_of
 from .fingerprints import Variant, shipped
 from .journal import describe
 from .record import RECORD, Record, read_record
 from .survey import Finding, scan
 from .syntax import bound_names
-from .traits import Traits, shim_of, traits_of
 from .tree import SourceTree
 
 ORIGINAL, VENDORED, PACKAGE, CORE_STAGE = "original", "vendored", "package", "core"
@@ -29,15 +30,15 @@ class Standing:
     record: Record
     stage: str = ORIGINAL
     copy: str = ""  # the file that the migration is about, with forward slashes
-    traits: Traits | None = None
+    adapter: Adapter | None = None
     finding: Finding | None = None  # what a scan says of the copy, where it is still the project's own
     problem: str = ""
 
-    def ready(self) -> Traits:
-        """The traits of the adapter. RefusalError where the migration cannot go on."""
-        if self.problem or self.traits is None:
+    def ready(self) -> Adapter:
+        """The adapter. RefusalError where the migration cannot go on."""
+        if self.problem or self.adapter is None:
             raise RefusalError(self.problem)
-        return self.traits
+        return self.adapter
 
 
 def stand(repo: Path, tree: SourceTree, path: str | None = None, known: Sequence[Variant] = ()) -> Standing:
@@ -58,7 +59,7 @@ def stand(repo: Path, tree: SourceTree, path: str | None = None, known: Sequence
 
 def _recorded(repo: Path, record: Record, problem: str) -> Standing:
     stage = record.stages[-1].stage if record.stages else ORIGINAL
-    return Standing(repo, record, stage, record.copy, traits_of(record.adapter), problem=problem)
+    return Standing(repo, record, stage, record.copy, adapter_named(record.adapter), problem=problem)
 
 
 def _contradiction(repo: Path, record: Record) -> str:
@@ -92,11 +93,11 @@ def _unrecorded(
     for file, one in findings.items():
         if one.adapter and one.kind in ("exact", "edited", "vendored"):
             stage = VENDORED if one.kind == "vendored" else ORIGINAL
-            standings[file] = Standing(repo, record, stage, file, traits_of(one.adapter), one)
+            standings[file] = Standing(repo, record, stage, file, adapter_named(one.adapter), one)
     if not standings:
         standings = {
-            file: Standing(repo, record, ORIGINAL, file, traits, findings.get(file))
-            for file, traits in _at_its_place(repo, tree)
+            file: Standing(repo, record, ORIGINAL, file, adapter, findings.get(file))
+            for file, adapter in _at_its_place(repo, tree)
             if path in (None, file)
         }
     if len(standings) > 1:
@@ -105,13 +106,13 @@ def _unrecorded(
     return next(iter(standings.values()), None) or _not_movable(repo, record, list(findings.values()), path)
 
 
-def _at_its_place(repo: Path, tree: SourceTree) -> Iterator[tuple[str, Traits]]:
+def _at_its_place(repo: Path, tree: SourceTree) -> Iterator[tuple[str, Adapter]]:
     """Files where an adapter's project keeps its copy, and that define what a copy defines, however they do it."""
     for adapter in adapters_that_fit(repo):
         file = locate(repo, adapter, None).relative_to(repo).as_posix()
         source = tree.source(file) if file in tree.contents else None
         if source is not None and "AllGather" in bound_names(source.tree):
-            yield file, traits_of(adapter.name)
+            yield file, adapter
 
 
 def _not_movable(repo: Path, record: Record, findings: list[Finding], path: str | None) -> Standing:
@@ -122,7 +123,7 @@ def _not_movable(repo: Path, record: Record, findings: list[Finding], path: str 
                 f"{finding.path} holds a copy inside a larger file: {lines}. Move these definitions into a file of "
                 "their own, say distributed.py beside it, import them from there, commit, and run this again"
             )
-            return Standing(repo, record, ORIGINAL, finding.path, traits_of(finding.adapter), finding, problem)
+            return Standing(repo, record, ORIGINAL, finding.path, adapter_named(finding.adapter), finding, problem)
         problem = f"{finding.path} gathers in a way of its own ({lines}), which no adapter covers; see `adapters scan`"
         return Standing(repo, record, ORIGINAL, finding.path, None, finding, problem)
     where = f"{path} in {repo}" if path else str(repo)

@@ -51,7 +51,7 @@ def old_side(file: Path, deadlines: Deadlines) -> Side:
 @contextmanager
 def adapter_side(adapter: Adapter, deadlines: Deadlines) -> Iterator[Side]:
     """The adapter as it is installed, else as `adapters vendor` would write it."""
-    name = Path(adapter.source).parent.name
+    name = adapter.module
     installed = Subject("installed", name)
     try:
         description = _look(installed, deadlines)
@@ -60,7 +60,7 @@ def adapter_side(adapter: Adapter, deadlines: Deadlines) -> Iterator[Side]:
             msg = f"the adapter's package {name} cannot be loaded: {error}; install it anew, or uninstall it"
             raise ToolError(msg) from error
     else:
-        yield Side(installed, description, f"the installed package {name}", _version(f"{adapter.name}-distributed"))
+        yield Side(installed, description, f"the installed package {name}", _version(adapter.distribution))
         return
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
         file = Path(folder) / f"{name}.py"
