@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from downstream.trees import CORE, LAYOUTS, MINE, commit, copy_sources, edit, edit_at_the_end, make_repo, newer
 from shared_distributed_tools import sources
+from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.cli import main
 from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.header import Header, hash_of, split
 from shared_distributed_tools.render import render, rendered_parts
+from shared_distributed_tools.shim import shim
 from shared_distributed_tools.status import State, inspect
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,8 +49,9 @@ TARGET = LAYOUTS["spear-tts"][1]
 
 
 def test_every_state_has_an_exit_code_of_its_own() -> None:
-    """A CI step can tell the states apart, and from 1 (refused) and 2 (usage)."""
-    codes = [state.exit_code for state in State]
+    """A CI step can tell the states apart, and from 1 (refused) and 2 (usage). A shim is as it should be."""
+    assert State.SHIM.exit_code == State.CURRENT.exit_code == 0
+    codes = [state.exit_code for state in State if state is not State.SHIM]
     assert len(set(codes)) == len(codes)
     assert not {1, 2} & set(codes)
     text = run("--help").output
@@ -81,6 +84,26 @@ def test_stale_and_edited(vendored: Path, newer_sources: Path) -> None:
 def test_untracked(tmp_path: Path) -> None:
     """The file that an adapter would replace, still the old one: exit code 13."""
     assert run("check", make_repo(tmp_path, "flat")).exit_code == 13
+
+
+def test_shim(tmp_path: Path) -> None:
+    """What the package stage leaves, in the old place or wherever the file was: exit code 0; nothing to update."""
+    repo = make_repo(tmp_path, "spear-tts")
+    for path, adapter in ((TARGET, "spear-tts"), ("lib.py", "st-moe")):
+        (repo / path).write_text(shim(ADAPTERS[adapter]))
+    result = run("check", repo, "--json")
+    seen = [(one["path"], one["state"], one["note"]) for one in json.loads(result.output)["files"]]
+    comes_from = "the code comes from {}-distributed; see `adapters status`"
+    assert seen == [("lib.py", "shim", comes_from.format("st-moe")), (TARGET, "shim", comes_from.format("spear-tts"))]
+    assert result.exit_code == 0
+    assert (run("update", repo).exit_code, "nothing is vendored" in run("update", repo).output) == (1, True)
+
+
+def test_a_shim_with_more_in_it_is_untracked(tmp_path: Path) -> None:
+    """It is somebody's file again, in the old one's place: exit code 13."""
+    repo = make_repo(tmp_path, "spear-tts")
+    (repo / TARGET).write_text(shim(ADAPTERS["spear-tts"]) + MINE)
+    assert run("check", repo).exit_code == 13
 
 
 def test_tampered_header(vendored: Path) -> None:

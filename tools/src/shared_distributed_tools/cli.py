@@ -32,7 +32,7 @@ _COMMANDS = {
 
 EXIT_CODES = """\b
 Exit codes:
-   0  done; check: every file is current; scan: no copy
+   0  done; check: every file is current, or a shim; scan: no copy
    1  refused, or an error; the message says what to do
    2  wrong usage
   10  check: stale             11  check: locally edited

@@ -72,9 +72,7 @@ def check(ctx: click.Context, repos: tuple[Path, ...], as_json: bool) -> None:
     for repo in repos or (Path(),):
         found = inspect_repo(repo_root(repo))
         if not found:
-            msg = (
-                f"{repo}: nothing is vendored here, and no known layout; `adapters vendor NAME REPO --path P` adds one"
-            )
+            msg = f"{repo}: nothing is vendored here; `adapters vendor NAME REPO` adds one, `adapters status` says more"
             raise RefusalError(msg)
         seen += found
     exit_code = max(inspection.state.exit_code for inspection in seen)
@@ -84,7 +82,7 @@ def check(ctx: click.Context, repos: tuple[Path, ...], as_json: bool) -> None:
         table = Table("file", "adapter", "version", "state", "note")
         for one in seen:
             header = (one.header.adapter, one.header.version) if one.header else ("", "")
-            state = Text(one.state.label, style="green" if one.state is State.CURRENT else "red")
+            state = Text(one.state.label, style="red" if one.state.exit_code else "green")
             table.add_row(Text(one.relative), *header, state, one.note or one.state.meaning)
         print_table(table)
     ctx.exit(exit_code)
@@ -134,7 +132,7 @@ def update(ctx: click.Context, repo: Path, with_merge: bool) -> None:
 
 
 def _vendored(repo: Path) -> list[Inspection]:
-    found = inspect_repo(repo_root(repo))
+    found = [seen for seen in inspect_repo(repo_root(repo)) if seen.state is not State.SHIM]
     if not found:
         msg = f"nothing is vendored in {repo}; run `adapters vendor NAME {repo}`"
         raise RefusalError(msg)

@@ -9,8 +9,9 @@ from .catalog import ADAPTERS, Adapter
 from .errors import RefusalError
 from .header import looks_generated
 from .lock import LOCK_SUFFIX, is_lock
+from .shim import shim_of
 
-_HEAD = 4096  # bytes: a header with room for whatever was put above it
+_HEAD = 4096  # bytes: a header with room for whatever was put above it, or a whole shim
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 
 
@@ -83,7 +84,7 @@ def lock_path(file: Path) -> Path:
 
 
 def discover(repo: Path) -> list[Path]:
-    """Every file of a repo that is or was vendored: by its header, or by the lock beside it.
+    """Every file of a repo that is or was vendored: by its header, by the lock beside it, or as a shim.
 
     Where there is none, the files that an adapter would replace: these are still untracked.
     """
@@ -95,7 +96,7 @@ def discover(repo: Path) -> list[Path]:
             file = here / name
             if name.endswith(".py" + LOCK_SUFFIX) and not file.is_symlink() and is_lock(file):
                 found.add(file.with_name(name.removesuffix(LOCK_SUFFIX)))
-            elif name.endswith(".py") and file.is_file() and not file.is_symlink() and _has_header(file):
+            elif name.endswith(".py") and file.is_file() and not file.is_symlink() and _is_ours(file):
                 found.add(file)
     if not found:
         targets = (repo / path for adapter in adapters_that_fit(repo) for path in _known(repo, adapter))
@@ -107,10 +108,11 @@ def _is_worth_a_look(folder: Path) -> bool:
     return not (folder.name.startswith(".") or folder.name in _SKIPPED or (folder / "pyvenv.cfg").exists())
 
 
-def _has_header(file: Path) -> bool:
+def _is_ours(file: Path) -> bool:
     try:
         with file.open("rb") as stream:
-            return looks_generated(stream.read(_HEAD))
+            head = stream.read(_HEAD)
     except OSError as error:
         msg = f"{file} cannot be read: {error.strerror}; make it readable first"
         raise RefusalError(msg) from error
+    return looks_generated(head) or shim_of(head) is not None

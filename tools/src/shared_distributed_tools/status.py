@@ -13,12 +13,14 @@ from .header import Header, TamperedError, hash_of, looks_generated, split
 from .lock import Lock, LockError, read_lock
 from .paths import checked, discover, lock_path
 from .render import rendered_parts
+from .shim import shim_of
 
 
 class State(Enum):
     """A vendored file's state, the exit code of `adapters check` for it, and what it means."""
 
     CURRENT = "current", 0, "as this release renders it"
+    SHIM = "shim", 0, "no vendored file any more: re-exports from the installed adapter"
     STALE = "stale", 10, "unedited, but this release renders something else"
     EDITED = "locally edited", 11, "edited here, and rendered from what this release renders"
     BOTH = "stale and locally edited", 12, "edited here, and this release renders something else"
@@ -85,8 +87,11 @@ def inspect(repo: Path, path: Path) -> Inspection:
     crlf = is_crlf(raw)
     content = raw.replace(b"\r\n", b"\n") if crlf else raw
     if not looks_generated(content):
-        state, note = (State.TAMPERED, "the header is gone") if lock or lock_problem else (State.UNTRACKED, "")
-        return Inspection(repo, path, state, note, content, crlf, lock=lock)
+        if lock or lock_problem:
+            return Inspection(repo, path, State.TAMPERED, "the header is gone", content, crlf, lock=lock)
+        adapter = shim_of(content)
+        note = f"the code comes from {adapter.distribution}; see `adapters status`" if adapter else ""
+        return Inspection(repo, path, State.SHIM if adapter else State.UNTRACKED, note, content, crlf)
     try:
         header, body = split(content)
     except TamperedError as error:

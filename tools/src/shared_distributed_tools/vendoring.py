@@ -16,7 +16,8 @@ from .render import rendered_parts
 from .status import Inspection, State, inspect
 from .verify import undefined_names
 
-_HAS_THEIR_WORK = frozenset({State.UNTRACKED, State.EDITED, State.BOTH, State.TAMPERED, State.CONFLICT})
+# a shim too: that the project moved on is not ours to drop
+_HAS_THEIR_WORK = frozenset({State.UNTRACKED, State.SHIM, State.EDITED, State.BOTH, State.TAMPERED, State.CONFLICT})
 
 
 @dataclass(frozen=True)
