@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Options, and the fixtures that give tests their ranks."""
 
+import multiprocessing.forkserver
 import os
 import shutil
 import sys
@@ -146,3 +147,13 @@ def worlds() -> Iterator[Worlds]:
 def backend(request: pytest.FixtureRequest) -> str:
     """What the ranks speak over."""
     return str(request.config.getoption("--backend"))
+
+
+@pytest.fixture(scope="session")
+def server_of_the_tools() -> None:
+    """The one server of a test run that forks ranks, begun with what both commands that have ranks import there."""
+    from shared_distributed_tools.bench import world
+    from shared_distributed_tools.parity import ranks
+
+    multiprocessing.set_forkserver_preload([*ranks.PRELOADED, *world.PRELOADED])
+    multiprocessing.forkserver.ensure_running()

@@ -32,6 +32,8 @@ from shared_distributed_tools.bench.plot import draw
 from shared_distributed_tools.bench.record import Record, geometric_mean
 from shared_distributed_tools.bench.world import RankFailedError, World
 
+pytestmark = pytest.mark.usefixtures("server_of_the_tools")
+
 TINY = Point(2, "skew", 4 * KIB, 0)
 
 

@@ -3,7 +3,6 @@
 
 import importlib
 import json
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -34,15 +33,13 @@ from shared_distributed_tools.parity.cases import (
 )
 from shared_distributed_tools.parity.loading import Loaded, Subject, describe
 from shared_distributed_tools.parity.oracle import truth, upstream, values
-from shared_distributed_tools.parity.ranks import CRASHED, HUNG, PRELOADED, Deadlines, Ranks
+from shared_distributed_tools.parity.ranks import Deadlines, Ranks
 from shared_distributed_tools.parity.run import Comparison, compare
 from shared_distributed_tools.parity.seen import Observation, Outcome, Raised
 from shared_distributed_tools.parity.verdict import Verdict, is_same_error
+from shared_distributed_tools.processes import CRASHED, HUNG
 
-# one server forks the ranks of all tests: whatever they need is imported there once, the benchmark's too
-multiprocessing.set_forkserver_preload(
-    [*PRELOADED, "shared_distributed_tools.bench.measure", "torchmetrics.utilities.distributed"]
-)
+pytestmark = pytest.mark.usefixtures("server_of_the_tools")
 
 Keep = Callable[[Case], bool]
 

@@ -17,4 +17,5 @@ migration          finding copies in any tree, and moving a project over, stage 
 parity             an old file and its adapter side by side on real ranks
 scaffold           a further adapter
 bench, demo        the gathers measured; the main job on one screen
+processes          ranks, for parity and bench
 """

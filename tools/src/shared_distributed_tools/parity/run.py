@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ..catalog import Adapter
 from ..errors import ToolError
+from ..processes import HUNG
 from .cases import SIGNATURE, Case, Kind, generate
 from .loading import Subject
-from .ranks import HUNG, Deadlines, NotLoadedError, Ranks
+from .ranks import Deadlines, NotLoadedError, Ranks
 from .seen import Outcome
 from .sides import Side, adapter_side, old_side
 from .verdict import Finding, Verdict, judge

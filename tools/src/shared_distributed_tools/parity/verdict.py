@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
+from ..processes import HUNG
 from .cases import Case
 from .oracle import INPUT, SECOND, UPSTREAM, truth
-from .ranks import HUNG
 from .seen import Observation, Outcome, Raised, pair_in_words
 
 _LONG = 140  # characters of an exception's message in a report
