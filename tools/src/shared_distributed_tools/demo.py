@@ -12,9 +12,10 @@ import click
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+
+from . import terminal
 
 SIZES = (3, 0, 4, 1)  # rows on each rank: no two alike, one rank empty
 COLUMNS = 5
@@ -88,7 +89,7 @@ def on_a_rank(rank: int, folder: str) -> None:
 @click.command()
 def command() -> None:
     """Gather ragged batches on four gloo ranks through the core and every adapter."""
-    console = Console()
+    console = terminal.console()
     ranks = ", ".join(f"rank {rank}: {n} rows" for rank, n in enumerate(SIZES))
     console.print(f"{len(SIZES)} processes on gloo ({ranks}; {COLUMNS} columns), each gathers all rows.\n")
     with tempfile.TemporaryDirectory() as folder:

@@ -4,8 +4,8 @@
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from .. import terminal
 from . import tables
 from .bars import judge
 from .cases import MODES, WORLD_SIZES, Mode, full_grid, quick_grid
@@ -49,9 +49,7 @@ def command(quick: bool, world_size: tuple[str, ...], output: Path, against: Rec
     Contenders take turns within one run and are compared as ratios. Every contender's values are
     checked before it is timed.
     """
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # a log has no width; the tables need this much
+    console = terminal.console()
     worlds = [int(size) for size in world_size] or WORLD_SIZES
     if quick:
         record = run(quick_grid(worlds), QUICK_MODES, QUICK_BUDGET, console)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TextColumn, TimeRemainingColumn
 
 from ..catalog import ADAPTERS
+from ..terminal import progress
 from .fingerprints import Variant, add, load, record_file, shipped
 from .survey import Finding, Survey, scan
 
@@ -64,11 +64,9 @@ def fingerprint(file: Path, name: str, adapter: str | None, into: Path) -> None:
 
 
 def _scan_with_progress(paths: tuple[Path, ...], variants: list[Variant]) -> Survey:
-    columns = (TextColumn("scanning"), BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("scanning", total=None)
-        return scan(paths, variants, lambda done, total: progress.update(task, completed=done, total=total))
+    with progress(TextColumn("files"), TimeRemainingColumn()) as bar:
+        task = bar.add_task("scanning", total=None)
+        return scan(paths, variants, lambda done, total: bar.update(task, completed=done, total=total))
 
 
 def _exit_code(survey: Survey) -> int:

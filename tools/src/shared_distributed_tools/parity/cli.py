@@ -2,17 +2,16 @@
 """`adapters parity`: compare, show, note down."""
 
 import json
-import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 
 from ..catalog import ADAPTERS, adapter_named
 from ..errors import RefusalError
 from ..migration.record import add_parity, read_record
 from ..paths import repo_root
+from ..terminal import console, progress
 from . import report
 from .run import compare
 
@@ -42,9 +41,7 @@ def command(
     anything is different; 0 if all is the same, or better because FILE failed where the adapter is right.
     """
     root = None if repo is None else _checked_repo(repo, file)
-    errors = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+    with progress(TimeElapsedColumn()) as bar:
         task = bar.add_task("loading", total=None)
         comparison = compare(
             file,
@@ -57,8 +54,7 @@ def command(
     if is_json:
         click.echo(json.dumps(report.as_json(comparison), indent=2))
     else:
-        # piped output has no width of its own: a log should not cut lines at 80 columns
-        report.show(comparison, Console(width=None if sys.stdout.isatty() else 160))
+        report.show(comparison, console())
     ctx.exit(report.exit_code(comparison))
 
 
