@@ -26,7 +26,7 @@ _BLANK = cst.EmptyLine(indent=False)
 def bundle(sources: Sources) -> str:
     """The body of the rendered file. RenderError where the sources break a rule."""
     package, core = _read_core(sources)
-    adapter = read_module("adapter", sources.adapter, CORE)
+    adapter = read_module("adapter", sources.adapter)
     home = _homes(core)
     renamed = _check_adapter(adapter, package, home)
 
@@ -56,7 +56,7 @@ def bundle(sources: Sources) -> str:
 
 
 def _read_core(sources: Sources) -> tuple[SourceModule, dict[str, SourceModule]]:
-    modules = {name: read_module(name, text, CORE) for name, text in sources.core}
+    modules = {name: read_module(name, text) for name, text in sources.core}
     package = modules.pop("__init__")
     return package, modules
 

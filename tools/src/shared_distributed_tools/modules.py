@@ -9,6 +9,7 @@ from libcst import helpers
 from libcst import matchers as m
 from libcst.metadata import Assignment, GlobalScope, ImportAssignment, MetadataWrapper, Scope, ScopeProvider
 
+from .catalog import CORE
 from .errors import RenderError
 from .imports import Import
 
@@ -39,7 +40,7 @@ class SourceModule:
 
 
 @lru_cache(maxsize=64)  # four adapters over one core
-def read_module(name: str, text: str, core: str) -> SourceModule:
+def read_module(name: str, text: str) -> SourceModule:
     """Take a module apart. RenderError for what cannot be bundled by name."""
     try:
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)  # safe straight from the parser
@@ -54,14 +55,14 @@ def read_module(name: str, text: str, core: str) -> SourceModule:
             continue
         if isinstance(node, cst.SimpleStatementLine) and _is_import(node):
             for line in node.body:
-                _read_import(module, line, core)
+                _read_import(module, line)
             continue
-        statement = Statement(node, set(), _late_imports(module, node, core), not _gap_before(node))
+        statement = Statement(node, set(), _late_imports(module, node), not _gap_before(node))
         module.statements.append(statement)
         owner.update(dict.fromkeys(descendants(node), statement))
 
     module.spelled = {node.value for node in owner if isinstance(node, cst.Name)}
-    late = {id(node) for node in owner if isinstance(node, cst.ImportFrom) and _is_internal(node, core)}
+    late = {id(node) for node in owner if isinstance(node, cst.ImportFrom) and _is_internal(node)}
     for scope in _scopes(wrapper):
         module.undefined |= {tree.code_for_node(access.node) for access in scope.accesses if not access.referents}
         for assignment in scope.assignments:
@@ -126,31 +127,31 @@ def _gap_before(node: cst.SimpleStatementLine | cst.BaseCompoundStatement) -> bo
     return any(line.comment is None for line in node.leading_lines)
 
 
-def _is_internal(node: cst.ImportFrom, core: str) -> bool:
+def _is_internal(node: cst.ImportFrom) -> bool:
     dotted = helpers.get_full_name_for_node(node.module) if node.module else ""
-    return bool(node.relative) or (dotted or "").split(".")[0] == core
+    return bool(node.relative) or (dotted or "").split(".")[0] == CORE
 
 
-def _read_import(module: SourceModule, line: cst.BaseSmallStatement, core: str) -> None:
-    if isinstance(line, cst.ImportFrom) and _is_internal(line, core):
-        home, names = _internal_names(module.name, line, core)
+def _read_import(module: SourceModule, line: cst.BaseSmallStatement) -> None:
+    if isinstance(line, cst.ImportFrom) and _is_internal(line):
+        home, names = _internal_names(module.name, line)
         module.internal.update(names)
         module.needs.add(home)
         return
     for one in Import.read(module.name, line):
-        if one.module.split(".")[0] == core:
-            msg = f"{module.name}: import names from {core}, as in `from {core} import name`; got `{one.code}`"
+        if one.module.split(".")[0] == CORE:
+            msg = f"{module.name}: import names from {CORE}, as in `from {CORE} import name`; got `{one.code}`"
             raise RenderError(msg)
         module.external.setdefault(one.bound, set()).add(one)
 
 
-def _internal_names(where: str, node: cst.ImportFrom, core: str) -> tuple[str, dict[str, str]]:
+def _internal_names(where: str, node: cst.ImportFrom) -> tuple[str, dict[str, str]]:
     """The core's module that is imported from, and local name to the core's name."""
     code = cst.Module([]).code_for_node(node)
     dotted = helpers.get_full_name_for_node(node.module) if node.module else None
     relative = len(node.relative) == 1 and dotted is not None and "." not in dotted
-    if isinstance(node.names, cst.ImportStar) or not (relative or (not node.relative and dotted == core)):
-        msg = f"{where}: import the core's names one by one, from the module itself or from {core}; got `{code}`"
+    if isinstance(node.names, cst.ImportStar) or not (relative or (not node.relative and dotted == CORE)):
+        msg = f"{where}: import the core's names one by one, from the module itself or from {CORE}; got `{code}`"
         raise RenderError(msg)
     names = {alias.evaluated_alias or alias.evaluated_name: alias.evaluated_name for alias in node.names}
     if relative and any(local != name for local, name in names.items()):
@@ -159,11 +160,11 @@ def _internal_names(where: str, node: cst.ImportFrom, core: str) -> tuple[str, d
     return str(dotted), names
 
 
-def _late_imports(module: SourceModule, statement: cst.CSTNode, core: str) -> set[str]:
+def _late_imports(module: SourceModule, statement: cst.CSTNode) -> set[str]:
     """Names that functions in a statement import from the core when they run: these count as used."""
     late: dict[str, str] = {}
     for node in descendants(statement):
-        if isinstance(node, cst.ImportFrom) and _is_internal(node, core):
-            late.update(_internal_names(module.name, node, core)[1])
+        if isinstance(node, cst.ImportFrom) and _is_internal(node):
+            late.update(_internal_names(module.name, node)[1])
     module.internal.update(late)
     return set(late)
