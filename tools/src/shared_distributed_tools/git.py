@@ -20,10 +20,10 @@ def is_under_git(folder: Path) -> bool:
         return False
 
 
-def committed(path: Path) -> bytes | None:
-    """A file's content in HEAD, or None."""
-    shown = _git(path.parent, "cat-file", "blob", f"HEAD:./{path.name}")
-    return shown.stdout if shown.returncode == 0 else None
+def is_committed(path: Path, content: bytes) -> bool:
+    """Whether HEAD has a file with this content, whatever its newlines."""
+    kept = _git(path.parent, "cat-file", "blob", f"HEAD:./{path.name}")
+    return kept.returncode == 0 and kept.stdout.replace(b"\r\n", b"\n") == content.replace(b"\r\n", b"\n")
 
 
 def merge(theirs: bytes, base: bytes, ours: bytes) -> tuple[bytes, bool]:

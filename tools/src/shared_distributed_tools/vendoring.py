@@ -8,7 +8,7 @@ from pathlib import Path
 from .catalog import Adapter
 from .errors import RefusalError
 from .files import read, with_newlines, write_atomically
-from .git import committed, is_under_git, merge
+from .git import is_committed, is_under_git, merge
 from .header import Header
 from .lock import Lock, LockError, read_lock
 from .paths import locate, lock_path
@@ -142,8 +142,7 @@ def _refuse_unless_kept_by_git(seen: Inspection, *, force: bool) -> None:
             msg = f"{name} is not under version control and could not be brought back; --force replaces it"
             raise RefusalError(msg)
         return
-    kept = committed(path)
-    if kept is None or kept.replace(b"\r\n", b"\n") != seen.content.replace(b"\r\n", b"\n"):
+    if not is_committed(path, seen.content):
         msg = f"{name} has changes that are not committed; commit, stash or restore it first, then run this again"
         raise RefusalError(msg)
 

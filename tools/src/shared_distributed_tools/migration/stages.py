@@ -15,7 +15,7 @@ from .. import vendoring
 from ..catalog import CORE, CORE_DISTRIBUTION, Adapter
 from ..errors import RefusalError
 from ..files import read, with_newlines
-from ..git import committed, is_under_git
+from ..git import is_committed, is_under_git
 from ..paths import lock_path
 from ..shim import shim, shim_of
 from ..sources import core_version
@@ -188,9 +188,6 @@ def _refuse_uncommitted(repo: Path, step: Step) -> None:
     """A stage is a commit of its own, on top of what is committed."""
     for change in step.changes:
         path = repo / change.path
-        if change.old is None or not is_under_git(path.parent):
-            continue
-        kept = committed(path)
-        if kept is None or kept.replace(b"\r\n", b"\n") != change.old.replace(b"\r\n", b"\n"):
+        if change.old is not None and is_under_git(path.parent) and not is_committed(path, change.old):
             msg = f"{change.path} has changes that are not committed; commit, stash or restore it first"
             raise RefusalError(msg)
