@@ -19,7 +19,8 @@ from shared_distributed_tools.cli import main
 from shared_distributed_tools.migration.judge import judge
 from shared_distributed_tools.migration.rewrite import rewrite
 from shared_distributed_tools.migration.risks import RULES, find_risks
-from shared_distributed_tools.migration.sites import Site, SourceTree, find_sites, find_uses
+from shared_distributed_tools.migration.sites import Site, find_uses
+from shared_distributed_tools.migration.tree import SourceTree
 
 NAMES = ("AllGather", "all_gather", "get_is_distributed")
 
@@ -36,6 +37,10 @@ def package(folder: Path, code: str, **others: str) -> Path:
     """A package `pkg` with a copy, and one file that uses it."""
     files = {f"pkg/{name}.py": text for name, text in others.items()}
     return tree(folder, {"pkg/__init__.py": "", "pkg/distributed.py": "", "pkg/use.py": code, **files})
+
+
+def find_sites(folder: Path, copy: str = "pkg/distributed.py") -> list[Site]:
+    return [use.site for use in find_uses(SourceTree(folder), copy, NAMES)]
 
 
 def kinds(sites: list[Site]) -> list[tuple[int, str, str]]:
@@ -65,7 +70,7 @@ def run(*arguments: object) -> Result:
 def test_every_way_to_import_is_followed(tmp_path: Path, statement: str, called: str) -> None:
     """Absolute, relative, renamed, through the module, by star: the import and the call are found."""
     package(tmp_path, f"{statement}\nx = {called}(x, 0, None)\n")
-    first, second = find_sites(tmp_path, "pkg/distributed.py", NAMES)
+    first, second = find_sites(tmp_path)
     assert (first.kind, first.path, first.line) == ("import", "pkg/use.py", 1)
     assert second == Site("pkg/use.py", 2, "call", "all_gather", f"x = {called}(x, 0, None)")
 
@@ -83,7 +88,7 @@ def test_every_way_to_import_is_followed(tmp_path: Path, statement: str, called:
 def test_others_of_the_same_name_are_not_sites(tmp_path: Path, code: str) -> None:
     """The module of torch, another file's function: no call is reported."""
     package(tmp_path, code)
-    assert [site for site in find_sites(tmp_path, "pkg/distributed.py", NAMES) if site.kind != "import"] == []
+    assert [site for site in find_sites(tmp_path) if site.kind != "import"] == []
 
 
 def test_names_follow_pythons_scopes(tmp_path: Path) -> None:
@@ -103,7 +108,7 @@ def test_names_follow_pythons_scopes(tmp_path: Path) -> None:
         Gather(3)
         """,
     )
-    found = kinds(find_sites(tmp_path, "pkg/distributed.py", NAMES))
+    found = kinds(find_sites(tmp_path))
     assert found == [
         (1, "import", "all_gather"),
         (3, "reference", "all_gather"),
@@ -133,7 +138,7 @@ def test_objects_are_followed_to_their_calls(tmp_path: Path) -> None:
                 return self.gather(x)
         """,
     )
-    assert kinds(find_sites(tmp_path, "pkg/distributed.py", NAMES)) == [
+    assert kinds(find_sites(tmp_path)) == [
         (1, "import", "AllGather"),
         (4, "build", "AllGather"),
         (6, "reference", "AllGather"),
@@ -154,7 +159,7 @@ def test_names_that_a_module_hands_on_are_followed(tmp_path: Path) -> None:
         __init__="from .distributed import AllGather as Gather\n",
         further="from .use import *\nGather(2)\n",
     )
-    sites = find_sites(tmp_path, "pkg/distributed.py", NAMES)
+    sites = find_sites(tmp_path)
     assert [(site.path, site.kind, site.name) for site in sites] == [
         ("pkg/__init__.py", "import", "AllGather"),
         ("pkg/further.py", "import", "*"),
@@ -170,7 +175,7 @@ def test_each_checkout_in_a_tree_has_its_own_copy(tmp_path: Path) -> None:
         package(tmp_path / fork, "")
         tree(tmp_path / fork.partition("/")[0], {"tests/test_it.py": "from pkg.distributed import all_gather\n"})
     for fork in ("one", "two/src"):
-        (site,) = find_sites(tmp_path, f"{fork}/pkg/distributed.py", NAMES)
+        (site,) = find_sites(tmp_path, f"{fork}/pkg/distributed.py")
         assert site.path == f"{fork.partition('/')[0]}/tests/test_it.py"
 
 
@@ -192,7 +197,7 @@ def test_an_inlined_copys_own_file_has_its_call_sites(tmp_path: Path) -> None:
         tmp_path,
         {"train.py": "class AllGather: ...\nall_gather = AllGather.apply\ndef step(x): return all_gather(x)\n"},
     )
-    assert kinds(find_sites(tmp_path, "train.py", NAMES)) == [(3, "call", "all_gather")]
+    assert kinds(find_sites(tmp_path, "train.py")) == [(3, "call", "all_gather")]
 
 
 # ------------------------------------------------------------------ what it becomes

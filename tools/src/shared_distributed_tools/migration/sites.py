@@ -9,13 +9,11 @@ then on it is followed by Python's own rules of scope, through `self.gather = Al
 import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import NamedTuple, TypeGuard
 
 from .syntax import SCOPES, absolute_names, around_scope, assigned_calls, bound_names, in_scope, module_path, walk_scope
 from .tree import Source, SourceTree
-
-__all__ = ["Site", "SourceTree", "Use", "find_sites", "find_uses"]
 
 
 class Site(NamedTuple):
@@ -46,19 +44,14 @@ class Use:
         return Site(self.source.path, self.node.lineno, self.kind, self.name, self.source.line(self.node.lineno))
 
 
-def find_sites(root: Path, copy: str, names: Collection[str]) -> list[Site]:
+def find_uses(tree: SourceTree, copy: str, names: Collection[str]) -> list[Use]:
     """Every import of a copy and every use of its names in the tree around it, in order.
 
-    copy: its path below root, with forward slashes; it need not exist (any more).
+    copy: its path in the tree; it need not exist (any more).
     names: what the copy defines: what a star import brings, and what an inlined copy's own file uses.
 
-    Files that do not parse are left out; `SourceTree(root).broken()` names them.
+    Files that do not parse are left out; `tree.broken()` names them.
     """
-    return [use.site for use in find_uses(SourceTree(root), copy, names)]
-
-
-def find_uses(tree: SourceTree, copy: str, names: Collection[str]) -> list[Use]:
-    """The same, with syntax."""
     packages = {path.rpartition("/")[0] for path in tree.contents if path.endswith("/__init__.py")}
     exporters = [_Exporter(copy, None, *absolute_names(copy, packages))]
     walks: list[_Walk] = []

@@ -10,8 +10,9 @@ from .compare import Comparison, Difference, nearest, percent
 from .fingerprints import Variant, shipped
 from .relatives import find_relative
 from .scopes import Undefined
-from .sites import Site, SourceTree, find_uses
+from .sites import Site, find_uses
 from .source import Definition, NotTextError, Parsed, decode, may_hold_the_family, parse
+from .tree import SourceTree
 from .walk import Passed, read_file, walk
 
 
