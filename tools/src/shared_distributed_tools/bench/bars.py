@@ -31,7 +31,7 @@ class Bar(NamedTuple):
 
 
 def judge(record: Record) -> list[Bar]:
-    """Every bar, in the order of the issue that set them."""
+    """Every bar."""
     bars = [_never_slower(record, mode) for mode in ("forward", "sum", "local")]
     for mode in ("forward", "sum"):
         bars += [
@@ -48,7 +48,7 @@ def _is_heavy_skew(point: Point) -> bool:
 
 def _never_slower(record: Record, mode: Mode) -> Bar:
     pairs = [
-        (ratio * record.noise(mode, point.mean_bytes), f"{ratio:.2f}× {rival} at {label(point)}")
+        (ratio * record.noise(mode, point.mean_bytes), f"{ratio:.2f}× {rival} at {point.label}")
         for point in record.points(mode)
         for rival in RIVALS
         if (ratio := record.ratio(point, mode, rival, UNKNOWN)) is not None
@@ -87,7 +87,7 @@ def _backward(record: Record) -> Iterable[Bar]:
         if point.case == "skew" and (ratio := record.ratio(point, "backward", BASELINE, KNOWN)) is not None
     ]
     beyond, ratio, point = min(skew, default=(None, 0.0, None))
-    measured = "" if point is None else f"{ratio:.2f}× at {label(point)}"
+    measured = "" if point is None else f"{ratio:.2f}× at {point.label}"
     yield Bar(f"{what}: never slower, skew", "≥ 1×, within the noise", measured, beyond)
 
 
@@ -103,14 +103,4 @@ def _extreme(what: str, most: float, ratios: Iterable[tuple[float | None, Point]
         return Bar(what, f"≤ {most:g}", "", None)
     worst, where = max(there)
     mean = geometric_mean(ratio for ratio, _ in there)
-    return Bar(what, f"≤ {most:g}", f"{worst:.2f} at {label(where)}, mean {mean:.2f}", most / worst)
-
-
-def label(point: Point) -> str:
-    """A point in words."""
-    return f"W {point.world}, {point.case}, {bytes_in_words(point.mean_bytes)}, dim {point.dim}"
-
-
-def bytes_in_words(count: int) -> str:
-    """4 KiB, 32 MiB."""
-    return f"{count // MIB} MiB" if count >= MIB else f"{count // KIB} KiB"
+    return Bar(what, f"≤ {most:g}", f"{worst:.2f} at {where.label}, mean {mean:.2f}", most / worst)

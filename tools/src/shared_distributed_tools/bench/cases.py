@@ -73,6 +73,16 @@ class Point(NamedTuple):
         """What padding to the longest makes of the output."""
         return self.world * max(self.sizes) * ROW_BYTES
 
+    @property
+    def label(self) -> str:
+        """The point in words."""
+        return f"W {self.world}, {self.case}, {bytes_in_words(self.mean_bytes)}, dim {self.dim}"
+
+
+def bytes_in_words(count: int) -> str:
+    """4 KiB, 32 MiB."""
+    return f"{count // MIB} MiB" if count >= MIB else f"{count // KIB} KiB"
+
 
 def full_grid(worlds: Sequence[int] = WORLD_SIZES) -> list[Point]:
     """Every point; small worlds first, small tensors first."""

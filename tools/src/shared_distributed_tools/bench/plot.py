@@ -7,8 +7,7 @@ No background and mid-tone colours, so that it reads on a light page and on a da
 from pathlib import Path
 from typing import Any
 
-from .bars import bytes_in_words
-from .cases import BASELINE_IN_WORDS, CASES, MODES, Mode, Point
+from .cases import BASELINE_IN_WORDS, CASES, MODES, Mode, Point, bytes_in_words
 from .contenders import ACCELERATE, BASELINE, FUNCTIONAL, KNOWN, RAW, TORCHMETRICS, UNKNOWN
 from .record import Record, geometric_mean
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .bars import label
 from .cases import Mode, Point, estimated_seconds, steps
 from .record import Record
 from .world import World
@@ -28,7 +27,7 @@ def run(points: Sequence[Point], modes: Sequence[Mode], budget: float, console: 
             with World(size) as world:
                 for (point, mode), seconds in estimates.items():
                     if point.world == size:
-                        progress.update(bar, description=f"{label(point)}, {mode}")
+                        progress.update(bar, description=f"{point.label}, {mode}")
                         record.add(point, mode, world.measure(point, mode, budget))
                         progress.advance(bar, seconds)
     return record

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from .bars import Bar, bytes_in_words, label
-from .cases import BASELINE_IN_WORDS, MODES, Mode, Point
+from .bars import Bar
+from .cases import BASELINE_IN_WORDS, MODES, Mode, Point, bytes_in_words
 from .compare import Change
 from .contenders import BASELINE, NULL
 from .record import Record, geometric_mean
@@ -55,7 +55,7 @@ def peaks(record: Record) -> Table:
     title = "peak of torch's allocations, input included, over input + output: worst case"
     table = Table("contender", "dim", "peak", "where", title=title, title_justify="left")
     for (name, dim), (peak, point) in worst.items():
-        table.add_row(name, str(dim), f"{peak:.2f}", label(point))
+        table.add_row(name, str(dim), f"{peak:.2f}", point.label)
     return table
 
 
@@ -73,7 +73,7 @@ def changes(compared: Iterable[Change]) -> Table:
     title = "against the earlier run: change of the speed-up over the baseline"
     table = Table("mode", "contender", "points", "mean", "slower beyond the noise", title=title, title_justify="left")
     for change in compared:
-        slower = "; ".join(map(label, change.slower[:3])) + (" …" if len(change.slower) > 3 else "")
+        slower = "; ".join(point.label for point in change.slower[:3]) + (" …" if len(change.slower) > 3 else "")
         words = f"{len(change.slower)}: {slower}" if slower else "0"
         table.add_row(MODES[change.mode], change.contender, str(change.points), f"{change.mean:.2f}×", words)
     return table
