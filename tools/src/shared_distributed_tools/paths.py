@@ -15,13 +15,12 @@ _HEAD = 4096  # bytes: a header with room for whatever was put above it, or a wh
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 
 
-def repo_root(repo: str | Path) -> Path:
+def repo_root(repo: Path) -> Path:
     """A repo's folder, with symlinks above and at it resolved."""
-    path = Path(repo)
-    if not path.is_dir():
+    if not repo.is_dir():
         msg = f"{repo} is not a folder; give the root of the downstream repo"
         raise RefusalError(msg)
-    return path.resolve()
+    return repo.resolve()
 
 
 def locate(repo: Path, adapter: Adapter, path: str | None) -> Path:

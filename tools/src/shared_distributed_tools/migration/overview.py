@@ -141,8 +141,3 @@ def _parity(repo: Path, standing: Standing) -> Parity | None:
     if entry.get("sha256") not in {*contents, hash_or_none(read(repo / standing.copy))}:
         return Parity(f"{result}, of another version", str(entry.get("when", "")), LOOK)
     return Parity(result, str(entry.get("when", "")), BAD if result == "different" else GOOD)
-
-
-def summary(projects: Sequence[Project]) -> dict[str, int]:
-    """How many projects are at each stage."""
-    return {stage: sum(project.stage == stage for project in projects) for stage in STAGES}

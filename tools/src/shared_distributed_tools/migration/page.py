@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from .overview import BAD, GOOD, LOOK, Project, summary
+from .overview import BAD, GOOD, LOOK, Project
 from .standing import STAGES
 
 _TEMPLATE = Path(__file__).with_name("overview.html")
@@ -19,7 +19,8 @@ def page(projects: Sequence[Project], version: str, when: str) -> str:
     by_tone = {tone: [project for project in projects if project.tone == tone] for tone in _SIGNS}
     many = f"{len(projects)} project{'' if len(projects) == 1 else 's'}"
     headline = f"{many}: {len(by_tone[BAD])} with something wrong, {len(by_tone[LOOK])} worth a look"
-    counts = "\n".join(f"<li><b>{count}</b>{escape(stage)}</li>" for stage, count in summary(projects).items())
+    stages = [project.stage for project in projects]
+    counts = "\n".join(f"<li><b>{stages.count(stage)}</b>{stage}</li>" for stage in STAGES)
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         headline=escape(headline),
         counts=counts,

@@ -12,7 +12,7 @@ import base64
 import binascii
 import json
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class Record:
     copy: str = ""  # the file that the migration is about
     stages: tuple[Done, ...] = ()
     pending: Pending | None = None
-    parity: tuple[dict[str, Any], ...] = field(default=())
+    parity: tuple[dict[str, Any], ...] = ()
 
     def encode(self) -> bytes:
         """As JSON."""
