@@ -188,15 +188,15 @@ def test_a_repo_with_nothing_to_check_is_an_error(tmp_path: Path) -> None:
 
 def test_files_are_found_wherever_they_are(vendored: Path) -> None:
     """A file at a path of its own is found by its header; copies in build folders and environments are skipped."""
-    inside = vendored / "lib" / "deep"
+    inside = vendored / "lib" / "build"  # a package, and no folder of builds
     inside.mkdir(parents=True)
-    assert run("vendor", "mirasol", vendored, "--path", "lib/deep/gather.py").exit_code == 0
+    assert run("vendor", "mirasol", vendored, "--path", "lib/build/gather.py").exit_code == 0
     for skipped in ("build", ".hidden", "env"):
         (vendored / skipped).mkdir()
         (vendored / skipped / "distributed.py").write_bytes((inside / "gather.py").read_bytes())
     (vendored / "env" / "pyvenv.cfg").touch()
     paths = [one["path"] for one in json.loads(run("check", "--json", vendored).output)["files"]]
-    assert paths == ["lib/deep/gather.py", TARGET]
+    assert paths == ["lib/build/gather.py", TARGET]
 
 
 def test_locks_of_other_programs_are_left_alone(vendored: Path) -> None:

@@ -3,6 +3,7 @@
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from .catalog import ADAPTERS, Adapter
@@ -12,7 +13,8 @@ from .lock import LOCK_SUFFIX, is_lock
 from .shim import shim_of
 
 _HEAD = 4096  # bytes: a header with room for whatever was put above it, or a whole shim
-_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
+_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
+_BUILT = frozenset({"build", "dist"})  # at the top only: further down they are somebody's packages
 
 
 def repo_root(repo: Path) -> Path:
@@ -88,23 +90,30 @@ def discover(repo: Path) -> list[Path]:
     Where there is none, the files that an adapter would replace: these are still untracked.
     """
     found: set[Path] = set()
-    for folder, subfolders, files in os.walk(repo):
-        here = Path(folder)
-        subfolders[:] = sorted(name for name in subfolders if _is_worth_a_look(here / name))
-        for name in files:
-            file = here / name
-            if name.endswith(".py" + LOCK_SUFFIX) and not file.is_symlink() and is_lock(file):
-                found.add(file.with_name(name.removesuffix(LOCK_SUFFIX)))
-            elif name.endswith(".py") and file.is_file() and not file.is_symlink() and _is_ours(file):
-                found.add(file)
+    for file in files_of(repo):
+        if file.name.endswith(".py" + LOCK_SUFFIX) and is_lock(file):
+            found.add(file.with_name(file.name.removesuffix(LOCK_SUFFIX)))
+        elif file.name.endswith(".py") and _is_ours(file):
+            found.add(file)
     if not found:
         targets = (repo / path for adapter in adapters_that_fit(repo) for path in _known(repo, adapter))
         found = {target for target in targets if os.path.lexists(target)}
     return sorted(found)
 
 
-def _is_worth_a_look(folder: Path) -> bool:
-    return not (folder.name.startswith(".") or folder.name in _SKIPPED or (folder / "pyvenv.cfg").exists())
+def files_of(repo: Path) -> Iterator[Path]:
+    """Every plain file of a repo, sorted; without environments, builds and hidden folders."""
+    for folder, subfolders, files in os.walk(repo):
+        here = Path(folder)
+        skipped = _SKIPPED | _BUILT if here == repo else _SKIPPED
+        subfolders[:] = sorted(
+            name
+            for name in subfolders
+            if not (name.startswith(".") or name in skipped or (here / name / "pyvenv.cfg").exists())
+        )
+        for file in (here / name for name in sorted(files)):
+            if file.is_file() and not file.is_symlink():
+                yield file
 
 
 def _is_ours(file: Path) -> bool:

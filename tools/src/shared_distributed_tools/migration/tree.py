@@ -3,7 +3,6 @@
 
 import ast
 import io
-import os
 import tokenize
 import warnings
 from collections.abc import Iterator
@@ -11,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
-_BUILT = frozenset({"build", "dist"})  # at the top only: further down they are somebody's packages
+from ..paths import files_of
+
 _MOST_BYTES = 4_000_000  # a larger file is data, whatever its name says
 
 
@@ -56,7 +55,9 @@ class SourceTree:
     def __init__(self, root: Path) -> None:
         self.contents: dict[str, bytes] = {}
         self._parsed: dict[str, Source | str] = {}
-        for file in python_files(root):
+        for file in files_of(root):
+            if not file.name.endswith(".py"):
+                continue
             path = file.relative_to(root).as_posix()
             try:
                 self.contents[path] = file.read_bytes()
@@ -95,22 +96,6 @@ class SourceTree:
             except (ValueError, RecursionError, MemoryError) as error:  # null bytes, nested too deeply
                 self._parsed[path] = str(error) or type(error).__name__
         return self._parsed[path]
-
-
-def python_files(root: Path) -> Iterator[Path]:
-    """Every plain Python file below a folder, sorted; without environments, builds and hidden folders."""
-    for folder, subfolders, files in os.walk(root):
-        here = Path(folder)
-        skipped = _SKIPPED | _BUILT if here == root else _SKIPPED
-        subfolders[:] = sorted(
-            name
-            for name in subfolders
-            if not (name.startswith(".") or name in skipped or (here / name / "pyvenv.cfg").exists())
-        )
-        for name in sorted(files):
-            file = here / name
-            if name.endswith(".py") and file.is_file() and not file.is_symlink():
-                yield file
 
 
 def parse(path: str, content: bytes) -> Source:
