@@ -7,14 +7,13 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from downstream.commands import run
 from downstream.trees import CORE, LAYOUTS, MINE, commit, copy_sources, edit, edit_at_the_end, make_repo, newer
 from shared_distributed_tools import sources
 from shared_distributed_tools.catalog import ADAPTERS
-from shared_distributed_tools.cli import main
 from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.header import Header, hash_of, split
 from shared_distributed_tools.render import render, rendered_parts
@@ -22,10 +21,6 @@ from shared_distributed_tools.shim import shim
 from shared_distributed_tools.status import State, inspect
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture

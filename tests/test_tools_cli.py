@@ -8,9 +8,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from downstream.trees import make_repo
+from downstream.commands import run
+from downstream.projects import PROJECTS
 from shared_distributed_tools import cli
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.render import render, rendered_parts
@@ -26,23 +26,31 @@ from shared_distributed_tools.cli import main
 HEAVY = {"torch", "einops", "libcst", "rich"}
 assert CliRunner().invoke(main, ["--help"]).exit_code == 0
 print(sorted(HEAVY & set(sys.modules)))
-for command in (["list"], ["render", "mirasol"], ["vendor", "mirasol", "."], ["check"], ["diff", "."], ["update", "."]):
-    assert CliRunner().invoke(main, command).exit_code == 0, command
+for command in sys.argv[1:]:
+    assert CliRunner().invoke(main, command.split()).exit_code == 0, command
 print(sorted(HEAVY & set(sys.modules)))
 """
+COMMANDS = (
+    *("list", "render mirasol", "vendor mirasol . --dry-run", "scan setup.cfg"),
+    "fingerprint mirasol_pytorch/distributed.py --name x --into x.json",
+    *("plan .", "migrate . --to vendored --write", "check", "diff .", "update ."),
+    *("status . --html wall.html", "rollback . --write"),
+)
+NEED_TORCH = ("bench", "demo", "parity")
 
 
-def test_no_command_but_bench_and_demo_imports_torch(tmp_path: Path) -> None:
-    """The help imports none of the heavy libraries; all that render and check import LibCST, never torch."""
-    repo = make_repo(tmp_path, "mirasol")
-    done = subprocess.run([sys.executable, "-c", IMPORTED], cwd=repo, capture_output=True, text=True, check=False)
+def test_no_command_imports_torch_but_those_that_need_it(tmp_path: Path) -> None:
+    """The help imports none of the heavy libraries; all that render, check and migrate import LibCST, never torch."""
+    repo = PROJECTS["mirasol"].make(tmp_path, "mirasol")
+    command = [sys.executable, "-c", IMPORTED, *COMMANDS]
+    done = subprocess.run(command, cwd=repo, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["[]", "['libcst', 'rich']"], done.stderr
 
 
 def test_help_lists_every_command_with_a_line() -> None:
     """Those that other packages are needed for too."""
-    output = CliRunner().invoke(cli.main, ["--help"]).output
-    for name in ("list", "render", "vendor", "check", "diff", "update", "bench", "demo"):
+    output = run("--help").output
+    for name in (*(command.split()[0] for command in COMMANDS), "new", *NEED_TORCH):
         assert f"\n  {name} " in output
     assert "Exit codes:" in output
 
@@ -50,19 +58,19 @@ def test_help_lists_every_command_with_a_line() -> None:
 def test_a_command_that_lacks_a_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1 and what to install, no traceback."""
     monkeypatch.setitem(cli._COMMANDS, "bench", ("missing_module:command", "never imported"))
-    result = CliRunner().invoke(cli.main, ["bench"])
+    result = run("bench")
     assert result.exit_code == 1
     assert "pip install 'shared-distributed-tools[torch]'" in result.output
 
 
 def test_an_unknown_command_is_wrong_usage() -> None:
     """Exit code 2, as click has it."""
-    assert CliRunner().invoke(cli.main, ["vend"]).exit_code == 2
+    assert run("vend").exit_code == 2
 
 
 def test_list_gives_every_adapter_its_file_and_versions() -> None:
     """One row an adapter, whole paths, though nothing here is a terminal."""
-    output = CliRunner().invoke(cli.main, ["list"]).output
+    output = run("list").output
     for adapter in ADAPTERS.values():
         assert adapter.target in output
         assert adapter.downstream in output
@@ -71,7 +79,7 @@ def test_list_gives_every_adapter_its_file_and_versions() -> None:
 
 def test_render_prints_the_file_and_nothing_else() -> None:
     """Byte for byte what `vendor` writes."""
-    assert CliRunner().invoke(cli.main, ["render", "musiclm"]).stdout_bytes == render("musiclm").encode()
+    assert run("render", "musiclm").stdout_bytes == render("musiclm").encode()
 
 
 @pytest.fixture(scope="module")

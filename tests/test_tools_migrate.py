@@ -9,15 +9,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
+from downstream.commands import CHECKOUT, migrate, moved, refused, run
 from downstream.projects import PROJECTS, Project, known_variants
 from downstream.trees import commit, edit, git
 from harness import Worlds
 from ranks.projects import check_all
 from shared_distributed_tools import sources
 from shared_distributed_tools.catalog import adapter_named
-from shared_distributed_tools.cli import main
 from shared_distributed_tools.files import write_atomically
 from shared_distributed_tools.migration import journal, metadata
 from shared_distributed_tools.migration.origin import Requirement, find
@@ -26,33 +26,7 @@ from shared_distributed_tools.render import render
 from shared_distributed_tools.shim import shim
 
 STAGES = ("vendored", "package", "core")
-CHECKOUT = sources.root()
 ALIGN = "spear_tts_pytorch/align.py"  # what uses the copy in the project that most tests look at
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def refused(result: Result, because: str) -> bool:
-    """Whether a command said no, and gave the reason."""
-    assert because in result.output, result.output
-    return result.exit_code == 1
-
-
-def migrate(repo: Path, stage: str, *options: object) -> Result:
-    """One stage, with whatever it needs."""
-    source = ("--from", CHECKOUT) if stage == "package" else ()
-    return run("migrate", repo, "--to", stage, *source, *options)
-
-
-def moved(repo: Path, *stages: str) -> Path:
-    """A repo that went through some stages, a commit for each."""
-    for stage in stages:
-        result = migrate(repo, stage, "--write")
-        assert result.exit_code == 0, result.output
-        commit(repo)
-    return repo
 
 
 def snapshot(repo: Path) -> dict[str, tuple[bytes, int]]:

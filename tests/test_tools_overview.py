@@ -9,32 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
+from downstream.commands import moved, run
 from downstream.projects import INLINED, PROJECTS, known_variants
-from downstream.trees import commit, copy_sources, edit, newer
+from downstream.trees import copy_sources, edit, newer
 from shared_distributed_tools import sources
-from shared_distributed_tools.cli import main
 from shared_distributed_tools.header import hash_of
 from shared_distributed_tools.migration import overview, page
 from shared_distributed_tools.migration.record import RECORD, add_parity
 
 PROJECT = PROJECTS["mirasol"]
-CHECKOUT = sources.root()
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def moved(repo: Path, *stages: str) -> Path:
-    """A repo that went through some stages, a commit for each."""
-    for stage in stages:
-        source = ("--from", CHECKOUT) if stage == "package" else ()
-        result = run("migrate", repo, "--to", stage, *source, "--write")
-        assert result.exit_code == 0, result.output
-        commit(repo)
-    return repo
 
 
 def status(repo: Path, *options: object) -> dict[str, Any]:

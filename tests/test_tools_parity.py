@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
+from downstream.commands import run as adapters
 from downstream.old_copies import RIGHT, WITHOUT_NAMES, copy_with
-from shared_distributed_tools import cli
 from shared_distributed_tools.catalog import ADAPTERS, adapter_named
 from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.migration.record import RECORD, read_record
@@ -460,15 +459,11 @@ SMALL = "def exists(val):\n    return val is not None\n\n\ndef default(val, d):\
 WRONG = SMALL.replace("val if exists(val) else d", "val or d")
 
 
-def adapters(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli.main, ["parity", *map(str, arguments)])
-
-
 def test_the_table_and_the_exit_code(tmp_path: Path) -> None:
     """Counts by function, then what differs in detail; the same text at every run."""
     file = tmp_path / "distributed.py"
     file.write_text(WRONG)
-    first, second = adapters(file, "--adapter", "st-moe"), adapters(file, "--adapter", "st-moe")
+    first, second = adapters("parity", file, "--adapter", "st-moe"), adapters("parity", file, "--adapter", "st-moe")
     assert (first.exit_code, first.output) == (30, second.output)
     assert "not in the old file, so not compared: AllGather, " in first.output
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in first.output.splitlines() if "│" in line]
@@ -481,14 +476,14 @@ def test_the_table_and_the_exit_code(tmp_path: Path) -> None:
         "    new  int 0",
     ]
     file.write_text(SMALL)
-    assert adapters(file, "--adapter", "st-moe").exit_code == 0
+    assert adapters("parity", file, "--adapter", "st-moe").exit_code == 0
 
 
 def test_json_for_scripts(tmp_path: Path) -> None:
     """The facts, the counts, and every case that is not the same."""
     file = tmp_path / "distributed.py"
     file.write_text(WRONG)
-    result = adapters(file, "--adapter", "st-moe", "--world-size", "1", "--json")
+    result = adapters("parity", file, "--adapter", "st-moe", "--world-size", "1", "--json")
     found = json.loads(result.output)
     assert result.exit_code == found["exit_code"] == 30
     assert found["functions"]["default"] == {"same": 3, "better": 0, "different": 1}
@@ -514,7 +509,7 @@ def test_the_result_is_noted_in_a_repo(tmp_path: Path) -> None:
     file.parent.mkdir()
     for text, outcome in ((WRONG, "different"), (SMALL, "same")):
         file.write_text(text)
-        adapters(file, "--adapter", "st-moe", "--record", tmp_path)
+        adapters("parity", file, "--adapter", "st-moe", "--record", tmp_path)
         (entry,) = read_record(tmp_path).parity
         assert (entry["file"], entry["adapter"]) == ("st_moe_pytorch/distributed.py", "st-moe")
         assert entry["result"] == outcome
@@ -529,10 +524,10 @@ def test_a_result_that_could_not_be_noted_is_not_computed(tmp_path: Path) -> Non
     file, repo = tmp_path / "distributed.py", tmp_path / "repo"
     file.write_text(SMALL)
     repo.mkdir()
-    outside = adapters(file, "--adapter", "st-moe", "--record", repo)
+    outside = adapters("parity", file, "--adapter", "st-moe", "--record", repo)
     assert (outside.exit_code, "--record takes the repo that the file lies in" in outside.output) == (1, True)
     (tmp_path / RECORD).write_text("{")
-    damaged = adapters(file, "--adapter", "st-moe", "--record", tmp_path)
+    damaged = adapters("parity", file, "--adapter", "st-moe", "--record", tmp_path)
     assert (damaged.exit_code, "is damaged" in damaged.output) == (1, True)
 
 
@@ -556,7 +551,7 @@ def test_a_file_that_cannot_be_compared_is_an_error(tmp_path: Path, kind: str) -
     file = tmp_path / "distributed.py"
     if content is not None:
         file.write_bytes(content)
-    result = adapters(file, "--adapter", "spear-tts")
+    result = adapters("parity", file, "--adapter", "spear-tts")
     assert result.exit_code == 1, result.output
     assert isinstance(result.exception, SystemExit)
     for word in ["Error: ", "distributed.py", *words]:
@@ -565,5 +560,5 @@ def test_a_file_that_cannot_be_compared_is_an_error(tmp_path: Path, kind: str) -
 
 def test_a_folder_is_an_error(tmp_path: Path) -> None:
     """Not a file that could be loaded."""
-    result = adapters(tmp_path, "--adapter", "spear-tts")
+    result = adapters("parity", tmp_path, "--adapter", "spear-tts")
     assert (result.exit_code, "cannot be read: Is a directory" in result.output) == (1, True)

@@ -3,19 +3,14 @@
 
 import json
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
+from downstream.commands import migrate, moved, run
 from downstream.projects import INLINED, PROJECTS, known_variants
-from downstream.trees import commit
-from shared_distributed_tools import sources
 from shared_distributed_tools.catalog import adapter_named
-from shared_distributed_tools.cli import main
 from shared_distributed_tools.migration.judge import judge
 from shared_distributed_tools.migration.rewrite import rewrite
 from shared_distributed_tools.migration.risks import RULES, find_risks
@@ -45,10 +40,6 @@ def find_sites(folder: Path, copy: str = "pkg/distributed.py") -> list[Site]:
 
 def kinds(sites: list[Site]) -> list[tuple[int, str, str]]:
     return [(site.line, site.kind, site.name) for site in sites]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 # ------------------------------------------------------------------ where
@@ -527,9 +518,7 @@ def test_a_plan_shows_the_stages_ahead(tmp_path: Path) -> None:
     for count, stage in enumerate(("vendored", "package", "core")):
         output = run("plan", repo).output
         assert len(re.findall("^  (vendored|package|core): ", output, re.MULTILINE)) == 3 - count
-        source = ("--from", sources.root()) if stage == "package" else ()
-        assert run("migrate", repo, "--to", stage, *source, "--write").exit_code == 0
-        commit(repo)
+        moved(repo, stage)
     assert "nothing is left to move" in run("plan", repo).output
 
 
@@ -540,7 +529,7 @@ def test_an_inlined_copy_is_planned_for_by_hand(tmp_path: Path, known: Path) -> 
     assert plan["kind"] == "inlined"
     assert "AllGather (lines" in plan["problem"]
     assert {site["becomes"]["core"] for site in plan["sites"]} == {"by hand"}
-    refused = run("migrate", repo, "--to", "vendored", "--known", known, "--write")
+    refused = migrate(repo, "vendored", "--known", known, "--write")
     assert refused.exit_code == 1
     assert "Move these definitions into a file of their own" in refused.output
 
@@ -568,28 +557,6 @@ def test_several_copies_have_to_be_told_apart(tmp_path: Path, known: Path) -> No
     result = run("plan", repo, "--known", known, "--path", "./mirasol_pytorch/../second.py", "--json")
     assert json.loads(result.stdout)["copy"] == "second.py"
     assert "outside" in run("plan", repo, "--path", "../second.py").output
-
-
-IMPORTED = """
-import sys
-from click.testing import CliRunner
-from shared_distributed_tools.catalog import adapter_named
-from shared_distributed_tools.cli import main
-
-repo, page = sys.argv[1:]
-for command in (["plan", repo], ["migrate", repo, "--to", "vendored", "--write"], ["status", repo, "--html", page]):
-    assert CliRunner().invoke(main, command).exit_code == 0, command
-assert CliRunner().invoke(main, ["rollback", repo, "--write"]).exit_code == 0
-print("torch" in sys.modules)
-"""
-
-
-def test_no_command_here_imports_torch(tmp_path: Path) -> None:
-    """A plan, a stage, the overview and the way back."""
-    repo = PROJECTS["mirasol"].make(tmp_path, "mirasol")
-    command = [sys.executable, "-c", IMPORTED, str(repo), str(tmp_path / "wall.html")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout == "False\n", done.stderr
 
 
 def test_a_plan_imports_nothing_of_the_repo(tmp_path: Path, known: Path) -> None:

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
+from downstream.commands import run
 from downstream.copies import DEFINITIONS, FAMILY, LARGER, RELATIVE, REWRITTEN, SYNTAX
-from shared_distributed_tools.cli import main
 from shared_distributed_tools.header import Header, hash_of
 from shared_distributed_tools.migration import fingerprints, survey
 from shared_distributed_tools.migration.fingerprints import Variant, record
@@ -25,10 +24,6 @@ from shared_distributed_tools.migration.survey import Finding, find_copy, scan
 ROOT = Path(__file__).resolve().parents[1]
 KNOWN = [record("ours", "mirasol", parse(FAMILY))]
 LOST_BRACKET = FAMILY.replace("width - x.shape[dim]])", "width - x.shape[dim]")
-
-
-def run(*arguments: object, **environment: str) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], env=environment)
 
 
 def found_in(text: str, variants: Sequence[Variant] = KNOWN) -> Finding | None:

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from downstream.commands import refused, run
 from downstream.trees import (
     CORE,
     LAYOUTS,
@@ -26,7 +26,6 @@ from downstream.trees import (
     newer,
 )
 from shared_distributed_tools import sources, vendoring
-from shared_distributed_tools.cli import main
 from shared_distributed_tools.errors import RefusalError
 from shared_distributed_tools.files import write_atomically
 from shared_distributed_tools.git import merge
@@ -34,16 +33,6 @@ from shared_distributed_tools.lock import read_lock
 from shared_distributed_tools.render import render, rendered_parts
 
 TARGET = LAYOUTS["spear-tts"][1]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def refused(result: Result, because: str) -> bool:
-    """Whether a command said no, gave the reason, and said it once."""
-    assert because in result.output, result.output
-    return result.exit_code == 1
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ needs no lock: the file's own header is enough.
 """
 
 import base64
-import binascii
 import json
 import zlib
 from dataclasses import dataclass
@@ -56,7 +55,7 @@ def read_lock(path: Path) -> Lock | None:
         intact = fields["format"] == _FORMAT and fields["body_sha256"] == hash_of(lock.body)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, binascii.Error, zlib.error) as error:
+    except (OSError, ValueError, KeyError, TypeError, zlib.error) as error:
         msg = f"the lock {path.name} is damaged"
         raise LockError(msg) from error
     if not intact:

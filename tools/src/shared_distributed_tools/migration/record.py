@@ -9,7 +9,6 @@ With it a stage can be undone byte for byte, and a change that was cut off is se
 """
 
 import base64
-import binascii
 import json
 import zlib
 from dataclasses import dataclass, replace
@@ -125,7 +124,7 @@ def read_record(repo: Path) -> Record:
             tuple(dict(entry) for entry in fields["parity"]),
         )
         intact = all(trace.before == hash_or_none(trace.old) for done in record.stages for trace in done.files)
-    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error, zlib.error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         msg = f"{repo / RECORD} is damaged; restore it from version control"
         raise RecordError(msg) from error
     if not intact:
