@@ -13,7 +13,7 @@ from click.testing import Result
 
 from downstream.commands import CHECKOUT, migrate, moved, refused, run
 from downstream.projects import PROJECTS, Project, known_variants
-from downstream.trees import commit, edit, git
+from downstream.trees import commit, edit, git, write_files
 from harness import Worlds
 from ranks.projects import check_all
 from shared_distributed_tools import sources
@@ -176,10 +176,7 @@ def test_what_is_not_committed_is_refused(repo: Path, project: Project, stage: s
 
 def test_outside_git_the_record_is_what_brings_a_file_back(project: Project, tmp_path: Path) -> None:
     """No version control, no refusal: the old bytes are in the record."""
-    repo = tmp_path / "repo"
-    for path, text in project.files.items():
-        (repo / path).parent.mkdir(parents=True, exist_ok=True)
-        (repo / path).write_text(text)
+    repo = write_files(tmp_path / "repo", project.files)
     before = snapshot(repo)
     assert migrate(repo, "vendored", "--write").exit_code == 0
     assert run("rollback", repo, "--write").exit_code == 0

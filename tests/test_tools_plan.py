@@ -10,6 +10,7 @@ import pytest
 
 from downstream.commands import migrate, moved, run
 from downstream.projects import INLINED, PROJECTS, known_variants
+from downstream.trees import write_files
 from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.migration.judge import judge
 from shared_distributed_tools.migration.rewrite import rewrite
@@ -20,18 +21,12 @@ from shared_distributed_tools.migration.tree import SourceTree
 NAMES = ("AllGather", "all_gather", "get_is_distributed")
 
 
-def tree(folder: Path, files: dict[str, str]) -> Path:
-    """Some files on disk."""
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(textwrap.dedent(text))
-    return folder
-
-
 def package(folder: Path, code: str, **others: str) -> Path:
     """A package `pkg` with a copy, and one file that uses it."""
     files = {f"pkg/{name}.py": text for name, text in others.items()}
-    return tree(folder, {"pkg/__init__.py": "", "pkg/distributed.py": "", "pkg/use.py": code, **files})
+    return write_files(
+        folder, {"pkg/__init__.py": "", "pkg/distributed.py": "", "pkg/use.py": textwrap.dedent(code), **files}
+    )
 
 
 def find_sites(folder: Path, copy: str = "pkg/distributed.py") -> list[Site]:
@@ -164,7 +159,7 @@ def test_each_checkout_in_a_tree_has_its_own_copy(tmp_path: Path) -> None:
     """Two forks of one project side by side, one with a src folder: an import means the fork's own file."""
     for fork in ("one", "two/src"):
         package(tmp_path / fork, "")
-        tree(tmp_path / fork.partition("/")[0], {"tests/test_it.py": "from pkg.distributed import all_gather\n"})
+        write_files(tmp_path / fork.partition("/")[0], {"tests/test_it.py": "from pkg.distributed import all_gather\n"})
     for fork in ("one", "two/src"):
         (site,) = find_sites(tmp_path, f"{fork}/pkg/distributed.py")
         assert site.path == f"{fork.partition('/')[0]}/tests/test_it.py"
@@ -184,7 +179,7 @@ def test_files_that_do_not_parse_are_named(tmp_path: Path) -> None:
 
 def test_an_inlined_copys_own_file_has_its_call_sites(tmp_path: Path) -> None:
     """Its own definitions are not reported, what uses them is."""
-    tree(
+    write_files(
         tmp_path,
         {"train.py": "class AllGather: ...\nall_gather = AllGather.apply\ndef step(x): return all_gather(x)\n"},
     )

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from shared_distributed_tools.migration.fingerprints import add, record_file
 
-from .trees import commit, git
+from .old_copies import RIGHT as MUSICLM
+from .trees import committed, write_files
 
 # ------------------------------------------------------------------ the old copies
 
@@ -43,6 +44,13 @@ def own_rows(ctx, grads):
     return grads.split(ctx.sizes, dim = ctx.dim)[dist.get_rank()]
 """
 
+_PAD = """
+def pad_dim_to(t, length, dim = 0):
+    missing = list(t.shape)
+    missing[dim] = length - t.shape[dim]
+    return torch.cat((t, t.new_zeros(missing)), dim = dim)
+"""
+
 _AUTOGRAD = """
 class AllGather(Function):
     @staticmethod
@@ -55,38 +63,6 @@ class AllGather(Function):
     def backward(ctx, grads, _):
         return own_rows(ctx, grads), None, None
 """
-
-MUSICLM = (
-    _IMPORTS
-    + _GATHER
-    + """
-class AllGatherFunction(Function):
-    @staticmethod
-    def forward(ctx, x, dim, sizes, all_reduce_grads):
-        gathered, sizes = all_gather_variable_dim(x, dim, sizes)
-        ctx.dim, ctx.sizes, ctx.all_reduce_grads = dim, sizes.tolist(), all_reduce_grads
-        return gathered, sizes
-
-    @staticmethod
-    def backward(ctx, grads, _):
-        if ctx.all_reduce_grads:
-            grads = grads.clone()
-            dist.all_reduce(grads)
-        return own_rows(ctx, grads), None, None, None
-
-class AllGather(nn.Module):
-    def __init__(self, dim, *, all_reduce_grads = False):
-        super().__init__()
-        self.dim              = dim
-        self.all_reduce_grads = all_reduce_grads
-        self.is_distributed   = dist.is_initialized() and dist.get_world_size() > 1
-
-    def forward(self, x, sizes = None):
-        if not self.is_distributed:
-            return x, None
-        return AllGatherFunction.apply(x, self.dim, sizes, self.all_reduce_grads)
-"""
-)
 
 SPEAR_TTS = (
     _IMPORTS
@@ -110,12 +86,8 @@ MIRASOL = (
 @cache
 def get_is_distributed():
     return dist.is_initialized() and dist.get_world_size() > 1
-
-def pad_dim_to(t, length, dim = 0):
-    missing = list(t.shape)
-    missing[dim] = length - t.shape[dim]
-    return torch.cat((t, t.new_zeros(missing)), dim = dim)
 """
+    + _PAD
     + _AUTOGRAD
     + "\nall_gather = AllGather.apply\n"
 )
@@ -123,12 +95,8 @@ def pad_dim_to(t, length, dim = 0):
 ST_MOE = (
     _IMPORTS
     + _GATHER
+    + _PAD
     + """
-def pad_dim_to(t, length, dim = 0):
-    missing = list(t.shape)
-    missing[dim] = length - t.shape[dim]
-    return torch.cat((t, t.new_zeros(missing)), dim = dim)
-
 def gather_sizes(t, *, dim):
     return all_gather_variable_dim(torch.tensor([t.shape[dim]]))[0]
 
@@ -416,13 +384,7 @@ class Project:
 
     def make(self, folder: Path, name: str) -> Path:
         """The project on disk, committed."""
-        repo = folder / name
-        for path, text in self.files.items():
-            (repo / path).parent.mkdir(parents=True, exist_ok=True)
-            (repo / path).write_text(text)
-        git(repo, "init", "-q")
-        commit(repo)
-        return repo
+        return committed(write_files(folder / name, self.files))
 
     def expected_in_core(self, path: str) -> str:
         """A file as it should read at the end."""

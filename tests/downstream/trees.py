@@ -38,17 +38,26 @@ def commit(repo: Path) -> None:
     git(repo, "commit", "-q", "--allow-empty", "-m", "state")
 
 
+def write_files(folder: Path, files: dict[str, str]) -> Path:
+    """Files by their paths in a folder."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def committed(repo: Path) -> Path:
+    """A folder as a repo, everything in its first commit."""
+    git(repo, "init", "-q")
+    commit(repo)
+    return repo
+
+
 def make_repo(folder: Path, layout: str, *, extra: dict[str, str] | None = None, under_git: bool = True) -> Path:
     """A project in one of the layouts, with the old file in place, committed."""
     _, target, files = LAYOUTS[layout]
-    repo = folder / f"{layout}-pytorch"
-    for name, text in {**files, target: OLD, **(extra or {})}.items():
-        (repo / name).parent.mkdir(parents=True, exist_ok=True)
-        (repo / name).write_text(text)
-    if under_git:
-        git(repo, "init", "-q")
-        commit(repo)
-    return repo
+    repo = write_files(folder / f"{layout}-pytorch", {**files, target: OLD, **(extra or {})})
+    return committed(repo) if under_git else repo
 
 
 def copy_sources(folder: Path) -> Path:
