@@ -32,8 +32,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    sources = [str(folder) for folder in (*checkout.glob("packages/*/src"), checkout / "tools/src")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sources)}
+    sources = [*checkout.glob("packages/*/src"), checkout / "shared/distributed/src", checkout / "tools/src"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sources))}
     command = [sys.executable, "-m", *arguments]
     return subprocess.run(
         command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300, check=False
@@ -44,10 +44,13 @@ def new(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run(checkout, "shared_distributed_tools", "new", *arguments)
 
 
+def its_tests(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(checkout, "pytest", "-q", "--suite=newproj", "-p", "no:cacheprovider", *arguments)
+
+
 def test_the_new_adapter_passes_its_tests(checkout: Path) -> None:
     """Its contract and the matrix run for it, without being told of it anywhere else."""
-    files = ("tests/test_contract.py", "tests/test_matrix.py")
-    done = run(checkout, "pytest", "-q", "--suite=newproj", "--world-size=2", "-p", "no:cacheprovider", *files)
+    done = its_tests(checkout, "--world-size=2", "tests/test_contract.py", "tests/test_matrix.py")
     assert done.returncode == 0, done.stdout
     assert "deselected" in done.stdout
     passed = int(done.stdout.rpartition(" passed")[0].split()[-1])
@@ -61,17 +64,7 @@ def test_the_contract_is_what_is_tested(checkout: Path) -> None:
     contract = json.loads(before)
     contract["api"]["pad_dim_to"] = "(t, length, dim=0)"
     file.write_text(json.dumps(contract))
-    done = run(
-        checkout,
-        "pytest",
-        "-q",
-        "--suite=newproj",
-        "-k",
-        "names_and_signatures",
-        "-p",
-        "no:cacheprovider",
-        "tests/test_contract.py",
-    )
+    done = its_tests(checkout, "-k", "names_and_signatures", "tests/test_contract.py")
     file.write_text(before)
     assert done.returncode == 1
     assert "pad_dim_to" in done.stdout
