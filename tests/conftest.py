@@ -151,9 +151,9 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def server_of_the_tools() -> None:
-    """The one server of a test run that forks ranks, begun with what both commands that have ranks import there."""
+    """The one server of a test run that forks ranks, begun with what the ranks of both commands, and of pytest, import."""
     from shared_distributed_tools.bench import world
     from shared_distributed_tools.parity import ranks
 
-    multiprocessing.set_forkserver_preload([*ranks.PRELOADED, *world.PRELOADED])
+    multiprocessing.set_forkserver_preload([*ranks.PRELOADED, *world.PRELOADED, "pytest"])
     multiprocessing.forkserver.ensure_running()

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 from .wire import dumps
 from .worker import Place, main
 
-# a server that has imported torch once forks a worker in milliseconds, where a new interpreter takes seconds
+# A server that has imported torch once forks a worker in milliseconds, where a new interpreter takes seconds. pytest
+# too: each worker runs the parent's main module again.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch.distributed", "torch._dynamo", "shared_distributed"])
+_context.set_forkserver_preload(["torch.distributed", "torch._dynamo", "shared_distributed", "pytest"])
 _START = 120.0  # seconds for a world to come up, on a machine that is busy with something else
 
 
