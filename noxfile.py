@@ -22,6 +22,7 @@ MODULES = ["shared_distributed", *[f"{name.replace('-', '_')}_distributed" for n
 DEVELOPMENT = ["matplotlib", "nox", "numpy", "pdoc", "pytest", "hypothesis", "ruff", "mypy", "hatchling"]
 COMPARED = ["torchmetrics", "accelerate"]  # what the benchmark compares with
 CONSTRAINTS = "tests/constraints.txt"
+EDITABLE = [word for folder in DISTRIBUTIONS for word in ("-e", f"./{folder}")]
 
 SUITES = [
     *[(suite, backend) for suite in ["core", *ADAPTERS] for backend in ["gloo", "nccl-rules", "nccl"]],
@@ -57,8 +58,7 @@ def env(session: nox.Session) -> None:
     if stamp.exists() and stamp.read_text() == wanted:
         return
     stamp.unlink(missing_ok=True)
-    editable = [word for folder in DISTRIBUTIONS for word in ("-e", f"./{folder}")]
-    session.install("-c", CONSTRAINTS, *DEVELOPMENT, *editable, "torch", "einops")
+    session.install("-c", CONSTRAINTS, *DEVELOPMENT, *EDITABLE, "torch", "einops")
     stamp.write_text(wanted)
 
 
@@ -129,8 +129,7 @@ def soak(session: nox.Session) -> None:
 @nox.session(python="3.11", default=False)
 def floor(session: nox.Session) -> None:
     """The tests on the oldest torch that is supported, in an environment of its own (4 GB); eager only."""
-    editable = [word for folder in DISTRIBUTIONS for word in ("-e", f"./{folder}")]
-    session.install("torch==2.0.1", "numpy<2", "einops", "pytest", "hypothesis", *editable)
+    session.install("torch==2.0.1", "numpy<2", "einops", "pytest", "hypothesis", *EDITABLE)
     for suite in ("core", *ADAPTERS):
         session.run("pytest", "-q", f"--suite={suite}", *session.posargs)
     session.run("pytest", "-q", "--vendored", *session.posargs)

@@ -151,7 +151,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def server_of_the_tools() -> None:
-    """The one server of a test run that forks ranks, begun with what the ranks of both commands, and of pytest, import."""
+    """The one server of a test run that forks ranks, begun with all that ranks of the tools import."""
     from shared_distributed_tools.bench import world
     from shared_distributed_tools.parity import ranks
 
