@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from click.testing import CliRunner
 
-from shared_distributed_tools.bench import cli, command, contenders, measure
+from shared_distributed_tools.bench import cli, contenders, measure
 from shared_distributed_tools.bench.bars import Bar, judge
 from shared_distributed_tools.bench.cases import (
     CASES,
@@ -285,7 +285,7 @@ def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ranks, one point, from the command line to the files."""
     monkeypatch.setattr(cli, "quick_grid", lambda worlds: [TINY] if 2 in worlds else [])
     monkeypatch.setattr(cli, "QUICK_BUDGET", 0.0)
-    shown = CliRunner().invoke(command, ["--quick", "--output", str(tmp_path)], catch_exceptions=False)
+    shown = CliRunner().invoke(cli.command, ["--quick", "--output", str(tmp_path)], catch_exceptions=False)
     assert shown.exit_code == 0
     assert "never slower" in shown.output
     names = {"bench.json", "bench-forward.svg", "bench-forward.png", "bench-forward-backward.svg"}
@@ -302,6 +302,6 @@ def test_wrong_file_to_compare_with(tmp_path: Path) -> None:
     """A file that is no record is refused before anything is measured."""
     other = tmp_path / "other.json"
     other.write_text("{}")
-    shown = CliRunner().invoke(command, ["--quick", "--against", str(other)])
+    shown = CliRunner().invoke(cli.command, ["--quick", "--against", str(other)])
     assert shown.exit_code == 2
     assert "not a benchmark record" in shown.output

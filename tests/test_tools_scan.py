@@ -16,9 +16,9 @@ from downstream.commands import run
 from downstream.copies import DEFINITIONS, FAMILY, LARGER, RELATIVE, REWRITTEN, SYNTAX
 from shared_distributed_tools.header import Header, hash_of
 from shared_distributed_tools.migration import fingerprints, survey
+from shared_distributed_tools.migration.definitions import decode, may_hold_the_family, parse
 from shared_distributed_tools.migration.fingerprints import Variant, record
 from shared_distributed_tools.migration.scopes import Scopes
-from shared_distributed_tools.migration.source import decode, may_hold_the_family, parse
 from shared_distributed_tools.migration.survey import Finding, find_copy, scan
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -371,7 +371,7 @@ def test_a_relative_that_no_adapter_covers() -> None:
 
 def test_our_own_baseline_is_a_relative() -> None:
     """What the benchmark has of the originals' idea is recognised, with helpers in functions around it."""
-    (finding,) = scan([ROOT / "tools/src/shared_distributed_tools/bench/baseline.py"]).findings
+    (finding,) = scan([ROOT / "tools/src/shared_distributed_tools/bench/baseline.py"], fingerprints.shipped()).findings
     assert finding.kind == "relative"
 
 
@@ -395,7 +395,7 @@ def test_nothing_false_in_other_peoples_code() -> None:
     """Torch's own gathers and sharding, and this project's core and adapters, are no copies."""
     distributed = Path(torch.__file__).parent / "distributed"
     others = [distributed / "nn", distributed / "fsdp", ROOT / "shared", ROOT / "packages"]
-    seen = scan(others)
+    seen = scan(others, fingerprints.shipped())
     assert seen.lines > 10_000
     assert seen.findings == []
 

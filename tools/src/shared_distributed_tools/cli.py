@@ -26,7 +26,7 @@ _COMMANDS = {
     "rollback": ("migration.commands:rollback", "Take a repo back one stage, byte for byte."),
     "status": ("migration.commands:status", "Say where every project stands, as a table or a page. Reads only."),
     "new": ("scaffold:command", "Scaffold a further adapter, in a checkout of this project."),
-    "bench": ("bench:command", "Measure the gathers of the core, the originals and others (needs torch)."),
+    "bench": ("bench.cli:command", "Measure the gathers of the core, the originals and others (needs torch)."),
     "demo": ("demo:command", "Run a small gather on a few processes (needs torch)."),
 }
 

@@ -3,7 +3,3 @@
 
 cases → contenders → measure (in each rank) → world (ranks as processes) → run → record → bars, tables, plot.
 """
-
-from .cli import command
-
-__all__ = ["command"]

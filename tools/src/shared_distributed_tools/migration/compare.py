@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .definitions import Definition, Parsed
 from .fingerprints import KnownDefinition, Variant, outside
-from .source import Definition, Parsed
 
 # how much of a variant, or of one of its telling definitions, has to be there: to speak of a copy, and of a near one
 _A_COPY = (0.45, 0.6)

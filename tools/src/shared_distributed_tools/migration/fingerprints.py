@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import RefusalError, ToolError
 from ..files import read, write_atomically
-from .source import Definition, NotTextError, Parsed, decode, parse
+from .definitions import Definition, NotTextError, Parsed, decode, parse
 
 SHIPPED = Path(__file__).with_name("known.json")
 _FORMAT = 1

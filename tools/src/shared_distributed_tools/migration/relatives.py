@@ -9,8 +9,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+from .definitions import Definition, Parsed
 from .scopes import FunctionNode
-from .source import Definition, Parsed
 
 _GATHER = re.compile(r"_?all_?gather", re.IGNORECASE)
 _LARGEST = frozenset({"max", "amax", "maximum", "MAX"})

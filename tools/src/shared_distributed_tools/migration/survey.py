@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ..header import TamperedError, looks_generated, split
 from .compare import Comparison, Difference, nearest, percent
-from .fingerprints import Variant, shipped
+from .definitions import Definition, NotTextError, Parsed, decode, may_hold_the_family, parse
+from .fingerprints import Variant
 from .relatives import find_relative
 from .scopes import Undefined
 from .sites import Site, find_uses
-from .source import Definition, NotTextError, Parsed, decode, may_hold_the_family, parse
 from .tree import SourceTree
 from .walk import Passed, read_file, walk
 
@@ -77,11 +77,10 @@ def _no_progress(done: int, total: int) -> None:
 
 def scan(
     paths: Iterable[Path],
-    variants: Sequence[Variant] | None = None,
+    variants: Sequence[Variant],
     progress: Callable[[int, int], None] = _no_progress,
 ) -> Survey:
     """Look at every Python file under some paths. `progress` is told files done, and how many there are."""
-    variants = shipped() if variants is None else variants
     paths = list(paths)
     walked = walk(paths)
     survey = Survey(passed=walked.passed)

@@ -11,8 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..paths import files_of
-
-_MOST_BYTES = 4_000_000  # a larger file is data, whatever its name says
+from .walk import LARGEST
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +89,7 @@ class SourceTree:
     def _parse(self, path: str) -> Source | str:
         if path not in self._parsed:
             try:
-                self._parsed[path] = parse(path, self.contents[path])
+                self._parsed[path] = _parsed(path, self.contents[path])
             except SyntaxError as error:
                 self._parsed[path] = f"line {error.lineno}: {error.msg}"
             except (ValueError, RecursionError, MemoryError) as error:  # null bytes, nested too deeply
@@ -98,10 +97,10 @@ class SourceTree:
         return self._parsed[path]
 
 
-def parse(path: str, content: bytes) -> Source:
+def _parsed(path: str, content: bytes) -> Source:
     """A file's source. SyntaxError, ValueError, RecursionError or MemoryError where it does not parse."""
-    if len(content) > _MOST_BYTES:
-        msg = f"larger than {_MOST_BYTES:,} bytes"
+    if len(content) > LARGEST:
+        msg = f"larger than {LARGEST // 2**20} MiB"
         raise ValueError(msg)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about escapes and `is` with literals: not ours to say

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .source import NotTextError
+from .definitions import NotTextError
 
 LARGEST = 4 * 2**20  # bytes; a larger file is data
 _SUFFIXES = (".py", ".pyw")
