@@ -26,7 +26,7 @@ _MEMORY = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS}  # which one depends o
 CRASHED, HUNG = "crashed (SIGABRT or SIGSEGV)", "hung"
 
 
-Own = TypeVar("Own", bound="Processes")
+_Own = TypeVar("_Own", bound="Processes")
 
 
 class Place(NamedTuple):
@@ -63,7 +63,7 @@ class Processes:
             self._processes.append(process)
             self._pipes.append(ours)
 
-    def __enter__(self: Own) -> Own:
+    def __enter__(self: _Own) -> _Own:
         return self
 
     def __exit__(self, *exc: object) -> None:
