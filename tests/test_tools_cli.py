@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The console script: what it imports, what it says of itself, and how it is shipped."""
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,7 @@ from downstream.commands import run
 from downstream.projects import PROJECTS
 from shared_distributed_tools import cli
 from shared_distributed_tools.catalog import ADAPTERS
+from shared_distributed_tools.demo import WAYS
 from shared_distributed_tools.render import render, rendered_parts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,6 +63,26 @@ def test_a_command_that_lacks_a_package_says_which(monkeypatch: pytest.MonkeyPat
     result = run("bench")
     assert result.exit_code == 1
     assert "pip install 'shared-distributed-tools[torch]'" in result.output
+    assert "pip install ./shared/distributed ./packages/* './tools[torch]'" in result.output
+
+
+def test_what_the_demo_imports_comes_with_the_extra() -> None:
+    """The core and every adapter that it shows: the hint above would otherwise lead to the same error again."""
+    manifest = (TOOLS / "pyproject.toml").read_text()
+    extra = manifest.partition("\ntorch = [")[2].partition("]")[0]
+    for way in WAYS:
+        assert f'"{"shared" if way.adapter == "core" else way.adapter}-distributed' in extra
+
+
+def test_the_demo_fits_on_a_screen() -> None:
+    """Every way to gather on a line of its own, exact, in a terminal of the usual width."""
+    command, screen = [sys.executable, "-m", "shared_distributed_tools", "demo"], {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(command, env=screen, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    for way in WAYS:
+        assert any(line.startswith(way.adapter) and f" {way.call} " in line and "exact" in line for line in lines)
 
 
 def test_an_unknown_command_is_wrong_usage() -> None:

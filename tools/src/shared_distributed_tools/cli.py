@@ -60,7 +60,10 @@ class LazyGroup(click.Group):
         try:
             command: click.Command = getattr(import_module(f"{__package__}.{module}"), attribute)
         except ModuleNotFoundError as error:
-            msg = f"{cmd_name} needs {error.name}: pip install 'shared-distributed-tools[torch]'"
+            msg = (
+                f"{cmd_name} needs {error.name}: pip install 'shared-distributed-tools[torch]', or in a checkout\n"
+                "  pip install ./shared/distributed ./packages/* './tools[torch]'"
+            )
             raise click.ClickException(msg) from error
         return command
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The main job on one screen: ragged batches through every adapter, compared with one process."""
 
-import importlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -15,6 +14,12 @@ import torch.multiprocessing as mp
 from rich.table import Table
 from torch import Tensor
 
+import mirasol_distributed
+import musiclm_distributed
+import shared_distributed
+import spear_tts_distributed
+import st_moe_distributed
+
 from . import terminal
 
 SIZES = (3, 0, 4, 1)  # rows on each rank: no two alike, one rank empty
@@ -24,25 +29,25 @@ COLUMNS = 5
 class Way(NamedTuple):
     """One way to gather: the call as a user writes it, and which gradient it gives."""
 
-    package: str
+    adapter: str
     call: str
     gradient: str  # "sum": own rows of the gradient summed over ranks; "local": of this rank's own
-    gather: Callable[[Any, Tensor], tuple[Tensor, Any]]
+    gather: Callable[[Tensor], tuple[Tensor, Any]]
 
 
 WAYS = [
-    Way("shared_distributed", "all_gather(x)", "sum", lambda m, x: m.all_gather(x)),
-    Way("shared_distributed", "all_gather(x, grad='local')", "local", lambda m, x: m.all_gather(x, grad="local")),
-    Way("musiclm_distributed", "AllGather(dim=0)(x)", "local", lambda m, x: m.AllGather(dim=0)(x)),
+    Way("core", "all_gather(x)", "sum", shared_distributed.all_gather),
+    Way("core", "all_gather(x, grad='local')", "local", lambda x: shared_distributed.all_gather(x, grad="local")),
+    Way("musiclm", "AllGather(dim=0)(x)", "local", lambda x: musiclm_distributed.AllGather(dim=0)(x)),
     Way(
-        "musiclm_distributed",
+        "musiclm",
         "AllGather(dim=0, all_reduce_grads=True)(x)",
         "sum",
-        lambda m, x: m.AllGather(dim=0, all_reduce_grads=True)(x),
+        lambda x: musiclm_distributed.AllGather(dim=0, all_reduce_grads=True)(x),
     ),
-    Way("spear_tts_distributed", "all_gather(x, 0, None)", "local", lambda m, x: m.all_gather(x, 0, None)),
-    Way("mirasol_distributed", "all_gather(x, 0, None)", "local", lambda m, x: m.all_gather(x, 0, None)),
-    Way("st_moe_distributed", "AllGather(dim=0)(x)", "local", lambda m, x: m.AllGather(dim=0)(x)),
+    Way("spear-tts", "all_gather(x, 0, None)", "local", lambda x: spear_tts_distributed.all_gather(x, 0, None)),
+    Way("mirasol", "all_gather(x, 0, None)", "local", lambda x: mirasol_distributed.all_gather(x, 0, None)),
+    Way("st-moe", "AllGather(dim=0)(x)", "local", lambda x: st_moe_distributed.AllGather(dim=0)(x)),
 ]
 
 
@@ -74,7 +79,7 @@ def on_a_rank(rank: int, folder: str) -> None:
     found = []
     for way in WAYS:
         x = batch(rank).requires_grad_()
-        gathered, sizes = way.gather(importlib.import_module(way.package), x)
+        gathered, sizes = way.gather(x)
         (gradient,) = torch.autograd.grad(loss(rank, gathered), x)
         expected = torch.stack(gradients).sum(0) if way.gradient == "sum" else gradients[rank]
         own = expected.split(SIZES)[rank]
@@ -90,14 +95,14 @@ def on_a_rank(rank: int, folder: str) -> None:
 def command() -> None:
     """Gather ragged batches on four gloo ranks through the core and every adapter."""
     console = terminal.console()
-    ranks = ", ".join(f"rank {rank}: {n} rows" for rank, n in enumerate(SIZES))
-    console.print(f"{len(SIZES)} processes on gloo ({ranks}; {COLUMNS} columns), each gathers all rows.\n")
+    rows = ", ".join(map(str, SIZES))
+    console.print(f"{len(SIZES)} processes on gloo hold {rows} rows of {COLUMNS} columns; each gathers all rows.\n")
     with tempfile.TemporaryDirectory() as folder:
         with console.status("starting the ranks"):
             mp.start_processes(on_a_rank, (folder,), nprocs=len(SIZES), start_method="spawn")
         by_rank = [torch.load(Path(folder) / f"rank-{rank}.pt") for rank in range(len(SIZES))]
 
-    table = Table("gathered by", "values", "gradient", "off by", box=None)
+    table = Table("adapter", "call", "values", "gradient", "off by", box=None, pad_edge=False)
     everything = True
     for way, results in zip(WAYS, zip(*by_rank, strict=True), strict=True):
         exact = all(right for right, _ in results)
@@ -105,15 +110,16 @@ def command() -> None:
         close = worst < 1e-4
         everything &= exact and close
         table.add_row(
-            f"{way.package}.{way.call}",
+            way.adapter,
+            way.call,
             "[green]exact[/]" if exact else "[red]different[/]",
             f"[green]{way.gradient}[/]" if close else f"[red]{way.gradient}: wrong[/]",
             f"{worst:.1g}",
         )
     console.print(table)
     console.print(
-        "\nexact   every rank holds what torch.cat of all batches gives in one process, and the right sizes"
-        "\nsum     own rows of the gradient of all ranks' losses together: the true gradient"
+        "\nexact   every rank holds torch.cat of all batches, and knows the right sizes"
+        "\nsum     own rows of the gradient of all ranks' losses together: the true one"
         "\nlocal   own rows of the gradient of this rank's loss alone: no communication"
         "\noff by  the largest difference from the same gradient computed in one process"
     )
