@@ -106,10 +106,11 @@ def files_of(repo: Path) -> Iterator[Path]:
     for folder, subfolders, files in os.walk(repo):
         here = Path(folder)
         skipped = _SKIPPED | _BUILT if here == repo else _SKIPPED
+        # os.path's question is plainly answered in a folder that may not be entered, where Path's raises
         subfolders[:] = sorted(
             name
             for name in subfolders
-            if not (name.startswith(".") or name in skipped or (here / name / "pyvenv.cfg").exists())
+            if not (name.startswith(".") or name in skipped or os.path.lexists(here / name / "pyvenv.cfg"))
         )
         for file in (here / name for name in sorted(files)):
             if file.is_file() and not file.is_symlink():
