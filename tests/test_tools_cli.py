@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The console script: what it imports, what it says of itself, and how it is shipped."""
 
+import io
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.table import Table
 
 from downstream.commands import run
 from downstream.projects import PROJECTS
@@ -16,6 +19,7 @@ from shared_distributed_tools import cli
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.demo import WAYS
 from shared_distributed_tools.render import render, rendered_parts
+from shared_distributed_tools.terminal import whole
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ROOT / "tools"
@@ -97,6 +101,16 @@ def test_list_gives_every_adapter_its_file_and_versions() -> None:
         assert adapter.target in output
         assert adapter.downstream in output
     assert "distributed.py beside musiclm.py" in output
+
+
+def test_a_narrow_terminal_loses_nothing() -> None:
+    """A cell goes on in the next line: the end of a path is where the line number is."""
+    site, shown = "package/a_module_with_a_long_name.py:1234", io.StringIO()
+    table = Table("site", "core")
+    table.add_row(site, "unchanged")
+    Console(width=30, file=shown).print(whole(table))
+    first = [line.split("│")[1].strip() for line in shown.getvalue().splitlines() if line.startswith("│")]
+    assert "".join(first) == site
 
 
 def test_render_prints_the_file_and_nothing_else() -> None:

@@ -18,7 +18,14 @@ def console() -> Console:
 
 def print_table(table: Table) -> None:
     """A table, on standard output."""
-    console().print(table)
+    console().print(whole(table))
+
+
+def whole(table: Table) -> Table:
+    """With cells that go on in the next line where a terminal is narrow: cut off, a site would lose its line number."""
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
 
 
 def print_diff(text: str) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from ..terminal import whole
 from .run import Comparison
 from .verdict import Finding, Verdict
 
@@ -29,7 +30,7 @@ def show(comparison: Comparison, console: Console) -> None:
         console.print(Text(line), soft_wrap=True)
     console.print(_counts(comparison))
     if comparison.counts()["better"]:
-        console.print(_better(comparison))
+        console.print(whole(_better(comparison)))
     for line in _different(comparison):
         console.print(Text(line), soft_wrap=True)
 
