@@ -194,6 +194,22 @@ def test_files_are_found_wherever_they_are(vendored: Path) -> None:
     assert paths == ["lib/build/gather.py", TARGET]
 
 
+def test_a_folder_that_cannot_be_looked_into_is_passed_over(vendored: Path) -> None:
+    """Here one whose path is as long as paths may be; one that belongs to somebody else is the same."""
+    deep = vendored
+    while (room := 4085 - len(str(deep))) > 1:
+        deep = deep / ("d" * min(room - 1, 200))
+        deep.mkdir()
+    assert run("check", vendored).exit_code == 0
+
+
+def test_json_explains_the_state(vendored: Path) -> None:
+    """With the words of the table."""
+    edit_at_the_end(vendored / TARGET)
+    (file,) = json.loads(run("check", vendored, "--json").output)["files"]
+    assert (file["state"], file["note"]) == ("edited", State.EDITED.meaning)
+
+
 def test_locks_of_other_programs_are_left_alone(vendored: Path) -> None:
     """Another program's `x.py.lock` is no vendored file."""
     (vendored / "x.py.lock").write_text("pid 1")

@@ -148,5 +148,5 @@ def _as_json(seen: Inspection) -> dict[str, str | int | None]:
         "version": header.version if header else None,
         "state": seen.state.name.lower(),
         "exit_code": seen.state.exit_code,
-        "note": seen.note,
+        "note": seen.note or seen.state.meaning,
     }

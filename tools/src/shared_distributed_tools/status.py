@@ -22,7 +22,7 @@ class State(Enum):
     CURRENT = "current", 0, "as this release renders it"
     SHIM = "shim", 0, "no vendored file any more: re-exports from the installed adapter"
     STALE = "stale", 10, "unedited, but this release renders something else"
-    EDITED = "locally edited", 11, "edited here, and rendered from what this release renders"
+    EDITED = "locally edited", 11, "edited here; without the edits, as this release renders it"
     BOTH = "stale and locally edited", 12, "edited here, and this release renders something else"
     UNTRACKED = "untracked", 13, "the file an adapter replaces, not vendored yet"
     TAMPERED = "tampered", 14, "header or lock not as they were written"
