@@ -136,6 +136,7 @@ def test_local_edits_are_shown_and_refused(vendored: Path) -> None:
     commit(vendored)
     result = run("vendor", "spear-tts", vendored)
     assert refused(result, f"+{MINE}")
+    assert result.output.startswith(f"Error: {TARGET} was edited")  # before a diff that may be long
     assert "--force" in result.output
     assert "update --merge" in result.output
     assert (vendored / TARGET).read_text().endswith(MINE)

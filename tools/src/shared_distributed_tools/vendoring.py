@@ -124,7 +124,7 @@ def _refuse_to_overwrite(seen: Inspection, adapter: Adapter) -> None:
         base = seen.base
         edits = "" if base is None else unified(base, seen.body, "as vendored", "your edits")
         way_on = _WAY_ON[seen.state].format(path=seen.relative, note=seen.note, repo=seen.repo)
-        raise RefusalError("\n".join(filter(None, [edits, way_on])))
+        raise RefusalError("\n".join(filter(None, [way_on, edits])))
     _refuse_newer(seen)
 
 
