@@ -29,7 +29,7 @@ CHECKS: dict[str, tuple[dict[str, str], str]] = {
     "musiclm": ({"assert.py": LOOKS}, "their own check ran"),
     "spear-tts": ({"check.py": LOOKS, "tests/test_it.py": "def test_it():\n    assert False\n"}, "their own check ran"),
     "mirasol": ({"tests/test_it.py": f"def test_it():\n    exec({LOOKS!r})\n"}, "1 passed"),
-    "st-moe": ({}, "imported st_moe_pytorch.distributed with AllGather"),
+    "st-moe": ({}, """with", *m.__all__)'\nimported st_moe_pytorch.distributed with AllGather"""),
     "flat": ({"assert.py": IMPORTS}, "their own check ran"),
 }
 

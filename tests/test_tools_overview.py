@@ -53,7 +53,7 @@ def test_each_stage_is_told(repo: Path, tmp_path: Path) -> None:
     ]
     assert {(one["adapter"], one["copy"]) for one in seen} == {("mirasol", PROJECT.copy)}
     assert [one["note"] for one in seen[:3]] == [
-        f"next: `adapters migrate --to {stage}`" for stage in ("vendored", "package", "core")
+        f"next: `adapters migrate REPO --to {stage}`" for stage in ("vendored", "package", "core")
     ]
 
 

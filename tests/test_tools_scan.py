@@ -646,6 +646,7 @@ def test_the_output_is_stable_and_sorted(tree: Path, known: Path) -> None:
     assert len(found) == 6
     assert found == sorted(found)
     assert "6 copies found in 9 files, 471 lines\n" in whole
+    assert "1 copy found in 1 file, " in run("scan", tree / "abc.py", "--known", known).stdout
 
 
 def test_json_says_what_the_text_says(tree: Path, known: Path) -> None:

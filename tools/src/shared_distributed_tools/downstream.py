@@ -53,7 +53,7 @@ def _what_to_run(copy: Path, file: str) -> list[str]:
     if (copy / "tests").is_dir():
         return ["-m", "pytest", "-q", "tests"]
     module = file.removesuffix(".py").replace("/", ".")
-    return ["-c", f"import {module} as m; print('imported', m.__name__, 'with', ', '.join(m.__all__))"]
+    return ["-c", f'import {module} as m; print("imported", m.__name__, "with", *m.__all__)']
 
 
 @click.command()

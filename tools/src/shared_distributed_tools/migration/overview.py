@@ -121,7 +121,7 @@ def _moved(standing: Standing, adapter: Adapter, tree: SourceTree) -> tuple[str,
 
 def _go_on(standing: Standing) -> str:
     after = STAGES[STAGES.index(standing.stage) + 1]
-    return f"next: `adapters migrate --to {after}`"
+    return f"next: `adapters migrate REPO --to {after}`"
 
 
 def _edits(repo: Path, record: Record) -> tuple[str, ...]:

@@ -84,7 +84,8 @@ def _show(survey: Survey) -> None:
         click.echo(f"passed over: {passed.path}: {passed.why}")
     copies = len(survey.copies)
     found = f"{copies} cop{'y' if copies == 1 else 'ies'} found" if copies else "no copy found"
-    click.echo(f"{found} in {survey.files:,} files, {survey.lines:,} lines")
+    files = "1 file" if survey.files == 1 else f"{survey.files:,} files"
+    click.echo(f"{found} in {files}, {survey.lines:,} lines")
 
 
 def _headline(finding: Finding) -> str:
