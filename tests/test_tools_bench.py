@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The benchmark's own logic, with timings made up; and one tiny run from end to end. Nothing here is timed."""
 
+import io
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from click.testing import CliRunner
+from rich.console import Console
 
-from shared_distributed_tools.bench import cli, contenders, measure
+from shared_distributed_tools.bench import cli, contenders, measure, tables
 from shared_distributed_tools.bench.bars import Bar, judge
 from shared_distributed_tools.bench.cases import (
     CASES,
@@ -159,6 +161,23 @@ def test_ratio_of_who_took_part() -> None:
     assert record.ratio(TINY, "forward", BASELINE, KNOWN) == pytest.approx(1.5)
     assert record.ratio(TINY, "forward", RAW, KNOWN) is None
     assert record.ratio(TINY._replace(world=4), "forward", BASELINE, KNOWN) is None
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_no_number_is_cut_off(width: int) -> None:
+    """A terminal too narrow for every contender gets several tables, each number whole and each contender once."""
+    times = {contender.name: 1.0 for contender in contenders.CONTENDERS} | {BASELINE: 1234.5}
+    record = record_of(quick_grid(), times)
+    names = [name for name in record.contenders("forward") if name not in (BASELINE, NULL)]
+    screen = Console(width=width, file=io.StringIO())
+    shown = [tables.ratios(record, "forward", screen), tables.means(record, screen)]
+    for made in shown:
+        with screen.capture() as captured:
+            screen.print(*made)
+        assert "…" not in captured.get()
+        headings = [str(column.header).replace("\n", " ") for table in made for column in table.columns]
+        assert all(headings.count(name) == 1 for name in names), headings
+    assert (len(shown[0]) == 1) == (width == 200)
 
 
 def test_bars_met() -> None:

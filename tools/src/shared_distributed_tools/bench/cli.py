@@ -66,8 +66,8 @@ def command(quick: bool, world_size: tuple[str, ...], output: Path, against: Rec
         console.print(f"no plot: {error.name} is not installed")
 
     for mode in filter(record.points, MODES):
-        console.print(tables.ratios(record, mode))
-    console.print(tables.means(record), tables.peaks(record), tables.bars(judge(record)))
+        console.print(*tables.ratios(record, mode, console))
+    console.print(*tables.means(record, console), tables.peaks(record), tables.bars(judge(record)))
     if against is not None:
         console.print(tables.changes(compare(record, against)))
     console.print("written:", ", ".join(map(str, written)))

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT
 """What is shown on the terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from math import ceil
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -13,12 +16,16 @@ from .contenders import BASELINE, NULL
 from .record import Record, geometric_mean
 
 
-def ratios(record: Record, mode: Mode) -> Table:
+def ratios(record: Record, mode: Mode, console: Console) -> list[Table]:
     """Speed-up over the baseline, a row for each world, case and size; both dims in one mean."""
     contenders = [name for name in record.contenders(mode) if name not in (BASELINE, NULL)]
+    return _as_wide_as(console, partial(_ratios, record, mode), contenders)
+
+
+def _ratios(record: Record, mode: Mode, contenders: Sequence[str]) -> Table:
     table = Table(title=f"{MODES[mode]}: times faster than {BASELINE_IN_WORDS[mode]}", title_justify="left")
     for heading in ("W", "case", "mean a rank", "baseline, ms", "noise ±", *contenders):
-        table.add_column(heading, justify="left" if heading == "case" else "right")
+        table.add_column(_by_word(heading), justify="left" if heading == "case" else "right")
     rows: dict[tuple[int, str, int], list[Point]] = {}
     for point in record.points(mode):
         rows.setdefault((point.world, point.case, point.mean_bytes), []).append(point)
@@ -33,12 +40,17 @@ def ratios(record: Record, mode: Mode) -> Table:
     return table
 
 
-def means(record: Record) -> Table:
+def means(record: Record, console: Console) -> list[Table]:
     """Geometric means by mode and case."""
-    table = Table("mode", "case", title="geometric means over the baseline (null: the baseline itself)")
     names = [name for name in record.contenders("forward") if name != BASELINE]
+    return _as_wide_as(console, partial(_means, record), names)
+
+
+def _means(record: Record, names: Sequence[str]) -> Table:
+    title = "geometric means over the baseline (null: the baseline itself)"
+    table = Table("mode", "case", title=title, title_justify="left")
     for name in names:
-        table.add_column("null" if name == NULL else name, justify="right")
+        table.add_column("null" if name == NULL else _by_word(name), justify="right")
     for mode, words in MODES.items():
         for case in dict.fromkeys(point.case for point in record.points(mode)):
             points = [point for point in record.points(mode) if point.case == case]
@@ -61,7 +73,8 @@ def peaks(record: Record) -> Table:
 
 def bars(judged: Sequence[Bar]) -> Table:
     """The bars."""
-    table = Table("bar", "wanted", "measured", "verdict", title="bars", title_justify="left")
+    title = "what a full run on an idle machine is held to"
+    table = Table("bar", "wanted", "measured", "verdict", title=title, title_justify="left")
     for bar in judged:
         style = "dim" if bar.margin is None else "green" if bar.margin >= 1 else "red"
         table.add_row(bar.what, bar.wanted, bar.measured, Text(bar.verdict, style))
@@ -77,6 +90,21 @@ def changes(compared: Iterable[Change]) -> Table:
         words = f"{len(change.slower)}: {slower}" if slower else "0"
         table.add_row(MODES[change.mode], change.contender, str(change.points), f"{change.mean:.2f}×", words)
     return table
+
+
+def _as_wide_as(console: Console, table_of: Callable[[Sequence[str]], Table], names: Sequence[str]) -> list[Table]:
+    """One table; where the terminal is too narrow for it, several with fewer contenders each."""
+    endless = console.options.update_width(1000)
+    tables: list[Table] = []
+    for size in (ceil(len(names) / parts) for parts in range(1, len(names) + 1)):
+        tables = [table_of(names[start : start + size]) for start in range(0, len(names), size)]
+        if all(console.measure(table, options=endless).maximum <= console.width for table in tables):
+            break
+    return tables
+
+
+def _by_word(heading: str) -> str:
+    return heading.replace(" ", "\n")
 
 
 def _cell(ratio: float | None, noise: float) -> Text:
