@@ -58,6 +58,7 @@ def env(session: nox.Session) -> None:
     if stamp.exists() and stamp.read_text() == wanted:
         return
     stamp.unlink(missing_ok=True)
+    session.log("installing, once; a minute or more, in silence: torch is large")
     session.install("-c", CONSTRAINTS, *DEVELOPMENT, *EDITABLE, "torch", "einops")
     stamp.write_text(wanted)
 
@@ -187,6 +188,7 @@ def build(session: nox.Session) -> None:
     session.run("twine", "check", "--strict", *map(str, built))
     session.log("built %s", ", ".join(path.name for path in built))
 
+    session.env["PYTHONWARNINGS"] = "ignore:Failed to initialize NumPy"  # torch's; nothing here asks for NumPy
     with tempfile.TemporaryDirectory() as folder:
         session.run("python", "-m", "venv", folder)
         clean = str(Path(folder) / "bin" / "python")
