@@ -301,6 +301,11 @@ def _package_from(folder: Path, origin: object) -> Result:
     return run("migrate", repo, "--to", "package", "--from", origin)
 
 
+def test_a_requirement_that_works_on_this_machine_only_is_pointed_at(tmp_path: Path) -> None:
+    """A path: it would be committed, and fail for everybody else."""
+    assert "is a path on this machine" in _package_from(tmp_path, CHECKOUT).output
+
+
 def test_wheels_are_a_source(tmp_path: Path) -> None:
     """A folder of them, the newest of each; or one, with the core's beside it. Another distribution's is refused."""
     old, new, core = (
@@ -356,6 +361,7 @@ def test_an_index_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
     assert found("index") == [f"musiclm-distributed>={version}"]
+    assert "on this machine" not in _package_from(tmp_path / "found", "index").output
     (wheel.parent / "index.html").write_text("")
     assert refused(_package_from(tmp_path, "index"), f"pip finds no musiclm-distributed>={version}")
 

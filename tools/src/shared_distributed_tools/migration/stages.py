@@ -122,10 +122,14 @@ def _to_package(standing: Standing, adapter: Adapter, source: str | None) -> Ste
         msg = f"{standing.copy}: {seen.state.label}. The package has none of that: see `adapters diff {repo}`"
         raise RefusalError(msg)
     _refuse_shadow(repo, adapter.module)
-    added = metadata.change(repo, origin.find(adapter, source))
+    requirements = origin.find(adapter, source)
+    added = metadata.change(repo, requirements)
     new = with_newlines(shim(adapter).encode(), crlf=seen.crlf)
     changes = [_change(repo, standing.copy, new), _change(repo, _lock_of(repo, standing.copy), None)]
-    return Step(PACKAGE, tuple(one for one in [*changes, added] if one is not None and one.old != one.new))
+    made = tuple(one for one in [*changes, added] if one is not None and one.old != one.new)
+    here_only = any(requirement.url.startswith("file:") for requirement in requirements)
+    note = f"{source} is a path on this machine: nobody else can install that requirement. --from git+URL serves all"
+    return Step(PACKAGE, made, (note,) if here_only else ())
 
 
 def _to_core(standing: Standing, adapter: Adapter, tree: SourceTree) -> Step:
