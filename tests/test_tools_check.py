@@ -2,6 +2,7 @@
 """What `adapters check` and `adapters diff` say of a file, and the exit code for each answer."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -317,3 +318,14 @@ def test_an_error_of_ours_is_a_message_and_not_a_traceback(vendored: Path) -> No
     with mock.patch.object(sources, "root", side_effect=ToolError("no sources here; install again")):
         result = run("check", vendored)
     assert (result.exit_code, result.output.strip()) == (1, "Error: no sources here; install again")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look everywhere")
+def test_a_folder_that_may_not_be_entered_is_passed_over(vendored: Path) -> None:
+    """Somebody else's folder in the tree is no traceback, for check and for scan."""
+    closed = vendored / "closed"
+    closed.mkdir(mode=0)
+    checked, scanned = run("check", vendored), run("scan", vendored)
+    closed.chmod(0o700)  # so that it can be deleted
+    assert checked.exit_code == 0, checked.output
+    assert "closed: cannot be read: Permission denied" in scanned.output

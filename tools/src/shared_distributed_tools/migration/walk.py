@@ -54,7 +54,7 @@ def _below(root: Path, roots: list[Path], walked: Walked) -> list[Path]:
         walked.passed.append(Passed(str(error.filename), f"cannot be read: {error.strerror}"))
 
     # asked for directly, installed packages are looked at
-    is_installed = bool(_INSTALLED & set(root.resolve().parts)) or (root / "pyvenv.cfg").exists()
+    is_installed = bool(_INSTALLED & set(root.resolve().parts)) or os.path.lexists(root / "pyvenv.cfg")
     found: list[Path] = []
     for folder, subfolders, names in os.walk(root, onerror=unreadable):
         here = Path(folder)
@@ -63,7 +63,7 @@ def _below(root: Path, roots: list[Path], walked: Walked) -> list[Path]:
             path = here / name
             if path.is_symlink():
                 _note_link(path, roots, walked)
-            elif not is_installed and (name in _INSTALLED or (path / "pyvenv.cfg").exists()):
+            elif not is_installed and (name in _INSTALLED or os.path.lexists(path / "pyvenv.cfg")):
                 why = "installed packages; give the folder itself to have it scanned"
                 walked.passed.append(Passed(path.as_posix(), why, may_hide_a_copy=False))
             elif name not in _NEVER:
