@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -52,6 +53,8 @@ def run(session: nox.Session, *args: str) -> None:
 @nox.session(default=False)
 def env(session: nox.Session) -> None:
     """The environment that the other sessions share; installs only when what it is made from has changed."""
+    if sys.version_info < (3, 11):  # of which pip would only say that it finds no versions that fit together
+        session.error("development wants Python 3.11 or later: run nox with it")
     sources = [ROOT / CONSTRAINTS, Path(__file__), *[ROOT / folder / "pyproject.toml" for folder in DISTRIBUTIONS]]
     wanted = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     stamp = Path(session.virtualenv.location) / "installed"
