@@ -147,7 +147,7 @@ def test_musiclm_module_built_too_early_keeps_its_answer_and_warns_once() -> Non
     with World("gloo", 2, join=False) as world:
         for seen in world.run("ranks.calls:musiclm_built_too_early"):
             assert seen["before"] == []
-            assert seen["first"] == ["StaleAnswerWarning"]
+            assert seen["first"] == ["StaleAnswerWarning at calls.py"]
             assert seen["second"] == []
             assert seen["same"]
             assert seen["fresh"] == ([1, 2], [])
@@ -159,7 +159,7 @@ def test_musiclm_modules_from_old_pickles_work() -> None:
     """A module unpickled without __init__ has the original's attributes only, and that is enough."""
     with World("gloo", 2, join=False) as world:
         for seen in world.run("ranks.calls:musiclm_from_an_old_pickle"):
-            assert seen == {"stale": ["StaleAnswerWarning"], "gathered": [1.0, 1.0, 1.0], "sizes": [1, 2]}
+            assert seen == {"stale": ["StaleAnswerWarning at calls.py"], "gathered": [1.0, 1.0, 1.0], "sizes": [1, 2]}
 
 
 @pytest.mark.suite("mirasol")
@@ -168,7 +168,7 @@ def test_mirasol_remembers_its_first_answer_and_warns_once() -> None:
     with World("gloo", 2, join=False) as world:
         for seen in world.run("ranks.calls:mirasol_asked_too_early"):
             assert seen["before"] == (False, [])
-            assert seen["first"] == (False, ["StaleAnswerWarning"])
+            assert seen["first"] == (False, ["StaleAnswerWarning at calls.py"])
             assert seen["second"] == (False, [])
             assert seen["refused"] == "AssertionError"
             assert seen["wrapped"] is True

@@ -78,8 +78,20 @@ def test_row_layout_matches_a_gathered_batch() -> None:
 
 def test_row_layout_refuses_a_rank_out_of_place() -> None:
     """A rank beyond the sizes is an error, not an empty slice."""
-    with pytest.raises(core.BadInputError, match="rank 2 has no place among sizes"):
+    with pytest.raises(core.BadInputError, match="rank 2 of 2 has no place among 2 sizes"):
         core.RowLayout((1, 2), rank=2)
+    with pytest.raises(core.BadInputError, match="rank 0 of 1 has no place among 2 sizes"):
+        core.RowLayout((1, 2))  # of other ranks than there are
+
+
+def test_row_layout_refuses_what_does_not_fit() -> None:
+    """A tensor of another length, and sizes that are no whole numbers; it prints what it knows."""
+    layout = core.RowLayout((1, 2), rank=1)
+    with pytest.raises(core.BadInputError, match=r"sizes \(1, 2\) add up to 3, not to dim 1 of shape \(3, 4\)"):
+        layout.own(torch.ones(3, 4), 1)
+    with pytest.raises(core.BadInputError, match=r"one whole number a rank, got \(1.5, 2\)"):
+        core.RowLayout((1.5, 2), rank=0)  # type: ignore[arg-type]
+    assert repr(layout) == "RowLayout((1, 2), rank=1)"
 
 
 # ------------------------------------------------------------------ dtypes and views
@@ -250,10 +262,18 @@ def test_several_tensors_share_one_exchange(backend: str, worlds: Worlds) -> Non
     ("how", "error", "words"),
     [
         ("sizes", "BadInputError", "tensor 1 of shape (7, 3) has size 7, tensor 0 has 2"),
-        ("second dtype", "DisagreementError", "all_gather(2:"),
-        ("second shape", "DisagreementError", "all_gather(2:"),
-        ("count", "DisagreementError", "all_gather(2:"),
+        (
+            "second dtype",
+            "DisagreementError",
+            "rank 0: all_gather of tensor 0 (1, 2) float32, tensor 1 (1, 3) float32 on cpu, dim 0, grad sum\n"
+            "  rank 1: all_gather of tensor 0 (2, 2) float32, tensor 1 (2, 3) float64 on cpu, dim 0, grad sum",
+        ),
+        ("second shape", "DisagreementError", "rank 1: all_gather of tensor 0 (2, 2) float32, tensor 1 (2, 4) float32"),
+        ("count", "DisagreementError", "rank 1: all_gather of shape (2, 2) float32"),
         ("empty", "BadInputError", "no tensor in the container"),
+        ("keys", "DisagreementError", "rank 1: all_gather of 'a' (2, 2) float32, 'c' (2, 3) float32"),
+        ("one key", "DisagreementError", "rank 1: all_gather of 'b' (2, 2) float32"),
+        ("a list in a dict", "BadInputError", "rank 1 of 2: 'b': expected a tensor, got list"),
     ],
 )
 def test_several_tensors_that_clash_raise_everywhere(
@@ -263,7 +283,16 @@ def test_several_tensors_that_clash_raise_everywhere(
     outcomes = worlds.get(backend, 2).run("ranks.core:several_that_clash", how)
     assert [outcome.error for outcome in outcomes] == [error] * 2
     assert outcomes[0].message == outcomes[1].message
-    assert words in outcomes[0].message
+    assert words.replace(" cpu", f" {'cuda' if backend == 'nccl' else 'cpu'}") in outcomes[0].message
+
+
+def test_dicts_go_by_their_keys(backend: str, worlds: Worlds) -> None:
+    """Ranks that put the same keys into their dicts in different orders each get theirs, in their own order."""
+    for rank, seen in enumerate(worlds.get(backend, 3).run("ranks.core:dicts_in_other_orders")):
+        assert seen["order"] == (["b", "a"] if rank == 1 else ["a", "b"])
+        assert seen["a"] == [[0.0] * 2, [1.0] * 2, [2.0] * 2]
+        assert seen["b"] == [[10.0] * 2, [11.0] * 2, [12.0] * 2]
+        assert seen["gradients"] == [[[6.0] * 2], [[60.0] * 2]]
 
 
 @pytest.mark.parametrize("rows", [2, 200_000], ids=["small", "large"])

@@ -142,10 +142,11 @@ def direct(name: str, how: str, x: torch.Tensor) -> Any:
 
 
 def warned_about(call: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """A call's result, and its warnings with the file that each points at."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         value = call()
-    return value, [type(w.message).__name__ if issubclass(w.category, UserWarning) else "" for w in caught]
+    return value, [f"{type(w.message).__name__} at {Path(w.filename).name}" for w in caught]
 
 
 def musiclm_built_too_early() -> dict[str, Any]:

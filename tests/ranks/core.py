@@ -220,6 +220,17 @@ def several(sizes: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
+def dicts_in_other_orders() -> dict[str, Any]:
+    """Two tensors of one shape, in a dict that one rank fills the other way round."""
+    rank = dist.get_rank()
+    batch = {key: torch.full((1, 2), start + rank, device=device()) for key, start in (("a", 0.0), ("b", 10.0))}
+    a, b = (t.requires_grad_() for t in batch.values())
+    gathered, _ = core.all_gather({"b": b, "a": a} if rank == 1 else {"a": a, "b": b})
+    ((rank + 1) * (gathered["a"].sum() + 10 * gathered["b"].sum())).backward()
+    values = {key: t.tolist() for key, t in gathered.items()}
+    return {"order": list(gathered), **values, "gradients": [t.grad.tolist() for t in (a, b)]}
+
+
 def several_that_clash(how: str) -> Any:
     from ranks.calls import attempt
 
@@ -235,6 +246,12 @@ def several_that_clash(how: str) -> Any:
         return attempt(lambda: core.all_gather([a])[1])
     if how == "empty" and rank:
         return attempt(lambda: core.all_gather([])[1])
+    if how == "keys":
+        return attempt(lambda: core.all_gather({"a": a, "c" if rank else "b": b})[1])
+    if how == "one key":
+        return attempt(lambda: core.all_gather({"b" if rank else "a": a})[1])
+    if how == "a list in a dict":
+        return attempt(lambda: core.all_gather({"a": a, "b": [b] if rank else b})[1])
     return attempt(lambda: core.all_gather([a, b])[1])
 
 

@@ -19,7 +19,8 @@ from .signatures import reflow
 from .sources import Sources
 from .verify import verify
 
-_ORIENTATION = "What this project calls stands in the last section; above it, what that needs of the shared core."
+_ORIENTATION = """What this project calls stands in the last section; above it, what that needs of the shared core.
+For torch 2.0 and Python 3.10 or later."""
 _BLANK = cst.EmptyLine(indent=False)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""mirasol's `distributed.py`, over the shared core.
+"""The `distributed.py` of mirasol, over the shared core.
 
 >>> get_is_distributed()  # alone: do not gather
 False

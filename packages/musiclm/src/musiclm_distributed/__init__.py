@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""musiclm's `distributed.py`, over the shared core.
+"""The `distributed.py` of musiclm, over the shared core.
 
 >>> AllGather(dim=1)(torch.ones(2, 3))[1] is None  # alone: the input itself, and no sizes
 True
@@ -66,7 +66,9 @@ class AllGather(nn.Module):
         if not self.is_distributed:
             # modules pickled by the original have no such attribute
             if not getattr(self, "_warned", False):
-                self._warned = warn_if_stale("this AllGather was built", "Build it after init_process_group.")
+                remedy = "Build it after init_process_group."
+                # torch calls a module through two functions of its own
+                self._warned = warn_if_stale("this AllGather was built", remedy, frames_up=4)
             return x, None
         if self.all_reduce_grads:  # all ranks enter the summed backward, or none does
             x, _, sizes = agree("AllGather", x, self.dim, sizes, grad="sum")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""spear-tts' `distributed.py`, over the shared core.
+"""The `distributed.py` of spear-tts, over the shared core.
 
 >>> gathered, sizes = all_gather(torch.ones(3, 2), 0, None)
 >>> sizes is None  # alone

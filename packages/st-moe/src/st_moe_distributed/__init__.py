@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""st-moe's `distributed.py`, over the shared core.
+"""The `distributed.py` of st-moe, over the shared core.
 
 >>> AllGather(dim=0)(*split_by_rank((torch.ones(3, 2),)))[1]
 tensor([3])

@@ -32,6 +32,7 @@ MAX_DIMS = 24
 _KIND, _BODY = 4, 12
 _BAD, _GRAD_MODE, _WANTS_GRAD = 1, 2, 2  # bit 0, bit 1, all bits from 2 up
 _NO_DIM = -1
+_SEVERAL = 128  # ints of text for the tensors of a container
 
 
 class Claim(NamedTuple):
@@ -44,6 +45,7 @@ class Claim(NamedTuple):
     wants_grad: int = 0  # a bit for each tensor
     grad_mode: bool = True
     problem: str = ""
+    several: str = ""  # the tensors of a container in words, exchanged only where something does not fit
 
     def header(self) -> list[int]:
         """The claim as a row of int64, equally wide on every rank."""
@@ -72,14 +74,21 @@ def agree(
 
 
 def agree_on_all(
-    op: str, xs: Sequence[Tensor], dim: int | None, sizes: Sizes | None, *, grad: str, group: Group
+    op: str,
+    xs: Sequence[Tensor],
+    dim: int | None,
+    sizes: Sizes | None,
+    *,
+    grad: str,
+    group: Group,
+    keys: Sequence[str] | None = None,
 ) -> tuple[list[Tensor], list[int], tuple[int, ...]]:
-    """The same for several tensors of one size along dim, in one exchange."""
+    """The same for several tensors of one size along dim, in one exchange; `keys` are theirs in a dict."""
     if is_compiling():
         return _agree_while_compiling(op, xs, dim, sizes, grad, group)
     rank, world = rank_and_world_or_alone(group)
     claims = [_examine(op, x, dim, sizes, grad, group) for x in xs]
-    claim = _join(op, claims)
+    claim = _join(op, claims, keys)
     fronts = [claim.dim or 0 for claim in claims]
     if world > 1 and (sizes is None or os.environ.get("SHARED_DISTRIBUTED_CHECK", "0") != "0"):
         found, wanted = exchange(claim, world, group, summed=grad == "sum")
@@ -114,7 +123,10 @@ def exchange(claim: Claim, world: int, group: Group, *, summed: bool = False) ->
 
     ragged = len(rows[0]) if claim.dim is None else _BODY + claim.dim  # the one column that may differ
     if any(row[1:ragged] != rows[0][1:ragged] or row[ragged + 1 :] != rows[0][ragged + 1 :] for row in rows):
-        lines = ["the ranks' calls do not fit together:", *map(_describe, range(world), rows)]
+        several = [[0]] * world
+        if any("(" in _ints_to_text(row[_KIND:_BODY]) for row in rows):  # a container, and every rank sees that
+            several = exchange_header(_op_of(rows[0]), _text_to_ints(claim.several, _SEVERAL), group)
+        lines = ["the ranks' calls do not fit together:", *map(_describe, range(world), rows, several)]
         lines.append("Ranks may differ in their size along dim, and in nothing else.")
         raise DisagreementError(f"{_op_of(rows[0])}: " + "\n".join(lines))
 
@@ -153,30 +165,33 @@ def _examine(op: str, x: Tensor, dim: int | None, sizes: Sizes | None, grad: str
     return Claim(kind, tuple(x.shape), dim, given, int(x.requires_grad and grad_mode), grad_mode)
 
 
-def _join(op: str, claims: list[Claim]) -> Claim:
-    """The claim for several tensors: the first one's, with a checksum of the others."""
+def _join(op: str, claims: list[Claim], keys: Sequence[str] | None) -> Claim:
+    """The claim for several tensors: the first one's, with a checksum of them all."""
+    if len(claims) == 1 and keys is None:
+        return claims[0]
     if not claims:
         return Claim(op, problem="there is no tensor in the container")
+    names = [f"tensor {i}" for i in range(len(claims))] if keys is None else list(map(repr, keys))
     first = claims[0]
-    if len(claims) == 1:
-        return first
-    for i, claim in enumerate(claims):
+    for name, claim in zip(names, claims, strict=True):
         if claim.problem:
-            return Claim(op, problem=f"tensor {i}: {claim.problem}")
+            return Claim(op, problem=f"{name}: {claim.problem}")
         if claim.shape[claim.dim or 0] != first.shape[first.dim or 0]:
-            sizes = f"{claim.shape[claim.dim or 0]}, tensor 0 has {first.shape[first.dim or 0]}"
-            return Claim(op, problem=f"tensor {i} of shape {claim.shape} has size {sizes} along the gathered dim")
-    others = [(c.kind, c.dim, c.shape[: c.dim], c.shape[(c.dim or 0) + 1 :]) for c in claims[1:]]
-    crc = crc32(repr(others).encode())
+            sizes = f"{claim.shape[claim.dim or 0]}, {names[0]} has {first.shape[first.dim or 0]}"
+            return Claim(op, problem=f"{name} of shape {claim.shape} has size {sizes} along the gathered dim")
+    alike = [(c.kind, c.dim, c.shape[: c.dim], c.shape[(c.dim or 0) + 1 :]) for c in claims]
+    crc = crc32(repr((keys, alike)).encode())
     kind = first.kind.replace(op, f"{op}({len(claims)}:{crc:08x})", 1)
-    return first._replace(kind=kind, wants_grad=sum(claim.wants_grad << i for i, claim in enumerate(claims)))
+    several = ", ".join(f"{name} {c.shape} {c.kind.split()[2]}" for name, c in zip(names, claims, strict=True))
+    wants_grad = sum(claim.wants_grad << i for i, claim in enumerate(claims))
+    return first._replace(kind=kind, wants_grad=wants_grad, several=several)
 
 
 def _check_tensor(x: Tensor, world: int, group: Group) -> None:
     if not isinstance(x, Tensor):
         raise BadInputError(f"expected a tensor, got {type(x).__name__}")
     if x.layout != torch.strided or x.is_quantized or x.is_nested:
-        raise BadInputError(f"expected a dense tensor, got {x.dtype} in layout {x.layout}")
+        raise BadInputError(f"expected a dense, non-quantised tensor, got {x.dtype} in layout {x.layout}")
     if x.ndim > MAX_DIMS:
         raise BadInputError(f"a tensor of {x.ndim} dimensions, at most {MAX_DIMS} are supported")
     if world > 1 and x.device.type not in backend_by_device(group):
@@ -217,15 +232,15 @@ def _bad_input(op: str, problems: dict[int, str], world: int) -> str:
 
 
 def _op_of(row: list[int]) -> str:
-    return _ints_to_text(row[_KIND:_BODY]).split()[0]
+    return _ints_to_text(row[_KIND:_BODY]).split()[0].partition("(")[0]
 
 
-def _describe(rank: int, row: list[int]) -> str:
-    op, grad, dtype, device = _ints_to_text(row[_KIND:_BODY]).split()
+def _describe(rank: int, row: list[int], several: list[int]) -> str:
+    _, grad, dtype, device = _ints_to_text(row[_KIND:_BODY]).split()
     dim = "" if row[1] == _NO_DIM else f", dim {row[1]}"
     sizes = f", sizes given (crc {row[3] - 1:08x})" if row[3] else ""
-    shape = tuple(row[_BODY : _BODY + row[2]])
-    return f"  rank {rank}: {op} of shape {shape} {dtype} on {device}{dim}, grad {grad}{sizes}"
+    tensors = _ints_to_text(several) or f"shape {tuple(row[_BODY : _BODY + row[2]])} {dtype}"
+    return f"  rank {rank}: {_op_of(row)} of {tensors} on {device}{dim}, grad {grad}{sizes}"
 
 
 @lru_cache

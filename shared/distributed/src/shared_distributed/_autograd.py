@@ -21,8 +21,16 @@ class Gathering(Generic[T]):
     def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: Group) -> None:
         self._x: Any = x
         self._grad, self._group = grad, group
-        tensors = list(x.values()) if isinstance(x, dict) else list(x) if isinstance(x, (list, tuple)) else [x]
-        self._tensors, self._dims, self._sizes = agree_on_all("all_gather", tensors, dim, sizes, grad=grad, group=group)
+        # a dict's tensors go by their keys, in whatever order each rank put them in
+        self._keys: list[str] | None = None
+        if isinstance(x, dict):
+            self._keys = sorted(x, key=str)
+            tensors = [x[key] for key in self._keys]
+        else:
+            tensors = list(x) if isinstance(x, (list, tuple)) else [x]
+        self._tensors, self._dims, self._sizes = agree_on_all(
+            "all_gather", tensors, dim, sizes, grad=grad, group=group, keys=self._keys
+        )
         self._waits: list[Callable[[], Tensor]] | None = None
         if is_distributed(group) and not is_compiling():
             calls = zip(self._tensors, self._dims, strict=True)
@@ -36,8 +44,9 @@ class Gathering(Generic[T]):
         gathered: Any = _Gather.apply(*how, *self._tensors)
         if isinstance(self._x, Tensor):
             return gathered[0], self._sizes
-        if isinstance(self._x, dict):
-            gathered = zip(self._x, gathered, strict=True)
+        if self._keys is not None:
+            by_key = dict(zip(self._keys, gathered, strict=True))
+            gathered = [(key, by_key[key]) for key in self._x]
         kind = type(self._x)
         return getattr(kind, "_make", kind)(gathered), self._sizes  # a namedtuple is made in its own way
 
@@ -52,7 +61,7 @@ def all_gather(
     Args:
         x: any dense tensor; all ranks agree on dtype and on every dimension but `dim`. Or a list, tuple
             or dict of tensors with one size along `dim`: one size exchange for all, and their transfers
-            overlap.
+            overlap. The ranks' dicts have the same keys, in any order.
         dim: where to concatenate; may be negative.
         sizes: every rank's size along `dim`, if known. Saves the size exchange, and with it the
             check that the ranks' calls fit together (see `SHARED_DISTRIBUTED_CHECK` in the README).

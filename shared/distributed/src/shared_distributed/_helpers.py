@@ -106,8 +106,10 @@ def has_only_one_value(t: Tensor) -> Tensor:
     return (t == t[0]).all()
 
 
-def warn_if_stale(what: str, remedy: str) -> bool:
+def warn_if_stale(what: str, remedy: str, *, frames_up: int = 2) -> bool:
     """Warn where a remembered "not distributed" no longer holds; whether it did.
+
+    The line that the warning points at is so many frames above this one.
 
     Never while compiling: a warning breaks a full graph.
 
@@ -119,7 +121,7 @@ def warn_if_stale(what: str, remedy: str) -> bool:
     warnings.warn(
         f"{what} before the process group came up, so nothing is gathered. {remedy}",
         StaleAnswerWarning,
-        stacklevel=3,
+        stacklevel=1 + frames_up,
     )
     return True
 

@@ -89,13 +89,19 @@ class RowLayout:
     """
 
     def __init__(self, sizes: Sizes, *, rank: int | None = None, group: Group = None) -> None:
-        self.sizes = ints_of(sizes)
+        try:
+            self.sizes = ints_of(sizes)
+        except (TypeError, ValueError) as error:
+            raise BadInputError(f"sizes must be one whole number a rank, got {sizes!r}") from error
+        world = len(self.sizes)
         if rank is None:
-            rank = rank_and_world_or_alone(group)[0]
-        if not 0 <= rank < len(self.sizes):
-            msg = f"rank {rank} has no place among sizes {self.sizes}"
-            raise BadInputError(msg)
+            rank, world = rank_and_world_or_alone(group)
+        if not 0 <= rank < len(self.sizes) == world:
+            raise BadInputError(f"rank {rank} of {world} has no place among {len(self.sizes)} sizes {self.sizes}")
         self.rank = rank
+
+    def __repr__(self) -> str:
+        return f"RowLayout({self.sizes}, rank={self.rank})"
 
     @property
     def rows(self) -> slice:
@@ -104,6 +110,9 @@ class RowLayout:
 
     def own(self, gathered: Tensor, dim: int = 0) -> Tensor:
         """This rank's part of a gathered tensor, a view: `(… sum(sizes) …) -> (… sizes[rank] …)`."""
+        if gathered.shape[dim] != sum(self.sizes):
+            shape = tuple(gathered.shape)
+            raise BadInputError(f"sizes {self.sizes} add up to {sum(self.sizes)}, not to dim {dim} of shape {shape}")
         return select_rows(gathered, dim, self.rows)
 
     def ranks(self, device: torch.device | str | None = None) -> Tensor:
