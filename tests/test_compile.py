@@ -78,6 +78,24 @@ def test_compiled_disagreement_raises_on_every_rank(backend: str, worlds: Worlds
     assert "(2, 4)" in outcomes[0].message
 
 
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("shape", "rank 1: all_gather of 'a' (2,) float32, 'b' (2, 4) float32"),
+        ("key", "rank 1: all_gather of 'a' (2,) float32, 'c' (2, 3) float32"),
+        ("gradient", "ranks [1] cannot take part"),
+    ],
+)
+def test_compiled_dicts_that_clash_raise_on_every_rank(how: str, words: str, backend: str, worlds: Worlds) -> None:
+    """Every tensor of a container is agreed on in a compiled region too, and which of them want a gradient."""
+    outcomes = worlds.get(backend, 2).run("ranks.compiled:compiled_clash_in_a_dict", how)
+    assert [outcome.error for outcome in outcomes] == ["DisagreementError"] * 2
+    assert outcomes[0].message == outcomes[1].message
+    assert words in outcomes[0].message
+    fine = worlds.get(backend, 2).run("ranks.compiled:compiled_clash_in_a_dict", "not at all")
+    assert [outcome.value for outcome in fine] == [True] * 2
+
+
 def test_compiled_ranks_that_differ_in_requires_grad_are_told(backend: str, worlds: Worlds) -> None:
     """No input is replaced in a compiled region: all ranks raise where only some want a summed gradient."""
     outcomes = worlds.get(backend, 2).run("ranks.compiled:compiled_wants", [True, False])
@@ -100,6 +118,13 @@ def test_compiled_and_eager_ranks_meet(subject: str, backend: str, worlds: World
     answers = worlds.get(backend, 3).run("ranks.compiled:some_ranks_compiled", subject)
     doubled = [0.0, 2.0, 2.0, 4.0, 4.0, 4.0]
     assert answers == [doubled + [each] * (rank + 1) for rank in range(3)]
+
+
+def test_compiled_and_eager_ranks_meet_with_a_dict(backend: str, worlds: Worlds) -> None:
+    """The same for several tensors at once."""
+    answers = worlds.get(backend, 3).run("ranks.compiled:some_ranks_compiled_with_a_dict")
+    out = [50.0, 61.0, 61.0, 72.0, 72.0, 72.0]
+    assert answers == [out + [6.0] * (rank + 1) + [60.0] * (rank + 1) for rank in range(3)]
 
 
 @pytest.mark.suite("mirasol")

@@ -79,6 +79,33 @@ def compiled_disagreement() -> Outcome:
     return attempt(lambda: run(torch.ones(2, 3 + dist.get_rank(), device=device())))
 
 
+def compiled_clash_in_a_dict(how: str) -> Outcome:
+    """A dict whose second tensor, or its key, or its gradient is another on the last rank."""
+    torch._dynamo.reset()
+    run = torch.compile(lambda batch: core.all_gather(batch)[0]["a"], fullgraph=True, backend="aot_eager")
+    last = dist.get_rank() == dist.get_world_size() - 1
+    second = torch.ones(2, 4 if how == "shape" and last else 3, requires_grad=not (how == "gradient" and last))
+    key = "c" if how == "key" and last else "b"
+    batch = {"a": torch.ones(2, device=device(), requires_grad=True), key: second.to(device())}
+    return attempt(lambda: run(batch).requires_grad)
+
+
+def some_ranks_compiled_with_a_dict() -> list[float]:
+    """As below, for two tensors in a dict, filled the other way round on one rank."""
+    torch._dynamo.reset()
+    rank = dist.get_rank()
+
+    def total(a: Tensor, b: Tensor) -> Tensor:
+        gathered, _ = core.all_gather({"b": b, "a": a} if rank == 1 else {"a": a, "b": b})
+        return gathered["a"] + 10 * gathered["b"]
+
+    a, b = (torch.full((rank + 1,), start + rank, device=device(), requires_grad=True) for start in (0.0, 5.0))
+    run = torch.compile(total, fullgraph=True, backend="aot_eager") if rank == 0 else total
+    out = run(a, b)
+    gradients = torch.autograd.grad((rank + 1) * out.sum(), (a, b))
+    return [*out.tolist(), *gradients[0].tolist(), *gradients[1].tolist()]
+
+
 def compiled_wants(wants: list[bool]) -> Outcome:
     torch._dynamo.reset()
     run = torch.compile(lambda x: core.all_gather(x)[0], fullgraph=True, backend="aot_eager")

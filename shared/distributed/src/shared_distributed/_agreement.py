@@ -30,7 +30,7 @@ MAX_DIMS = 24
 
 # a header: [flags, dim, ndim, crc of the sizes given, 8 ints of text, then the shape or a problem as text]
 _KIND, _BODY = 4, 12
-_BAD, _GRAD_MODE, _WANTS_GRAD = 1, 2, 2  # bit 0, bit 1, all bits from 2 up
+_BAD, _STANDS_IN, _WANTS_GRAD = 1, 2, 2  # bit 0, bit 1, all bits from 2 up
 _NO_DIM = -1
 _SEVERAL = 128  # ints of text for the tensors of a container
 
@@ -43,13 +43,13 @@ class Claim(NamedTuple):
     dim: int | None = None
     sizes: tuple[int, ...] | None = None
     wants_grad: int = 0  # a bit for each tensor
-    grad_mode: bool = True
+    stands_in: bool = True  # takes part in a summed backward for others' sake
     problem: str = ""
     several: str = ""  # the tensors of a container in words, exchanged only where something does not fit
 
     def header(self) -> list[int]:
         """The claim as a row of int64, equally wide on every rank."""
-        flags = _BAD * bool(self.problem) + _GRAD_MODE * self.grad_mode + (self.wants_grad << _WANTS_GRAD)
+        flags = _BAD * bool(self.problem) + _STANDS_IN * self.stands_in + (self.wants_grad << _WANTS_GRAD)
         dim = _NO_DIM if self.dim is None else self.dim
         crc = 0 if self.sizes is None else 1 + crc32(repr(self.sizes).encode())
         shape = (*self.shape, *[0] * (MAX_DIMS - len(self.shape)))
@@ -85,7 +85,7 @@ def agree_on_all(
 ) -> tuple[list[Tensor], list[int], tuple[int, ...]]:
     """The same for several tensors of one size along dim, in one exchange; `keys` are theirs in a dict."""
     if is_compiling():
-        return _agree_while_compiling(op, xs, dim, sizes, grad, group)
+        return _agree_while_compiling(op, xs, dim, sizes, grad, keys, group)
     rank, world = rank_and_world_or_alone(group)
     claims = [_examine(op, x, dim, sizes, grad, group) for x in xs]
     claim = _join(op, claims, keys)
@@ -130,18 +130,19 @@ def exchange(claim: Claim, world: int, group: Group, *, summed: bool = False) ->
         lines.append("Ranks may differ in their size along dim, and in nothing else.")
         raise DisagreementError(f"{_op_of(rows[0])}: " + "\n".join(lines))
 
-    wanting = [rank for rank, row in enumerate(rows) if row[0] >> _WANTS_GRAD]
-    without = [rank for rank, row in enumerate(rows) if not row[0] & _GRAD_MODE]
-    if summed and wanting and without:
+    wants = [row[0] >> _WANTS_GRAD for row in rows]
+    wanted = 0
+    for bits in wants:
+        wanted |= bits
+    without = [rank for rank, row in enumerate(rows) if not row[0] & _STANDS_IN and wants[rank] != wanted]
+    if summed and without:
+        wanting = [rank for rank in range(world) if wants[rank]]
         msg = (
             f"{_op_of(rows[0])}: ranks {wanting} of {world} want a summed gradient, but ranks {without} cannot take "
             "part in its backward: grad mode is off, or the call is compiled with an input that requires no grad. "
             "Make them alike on every rank, or use grad='local'."
         )
         raise DisagreementError(msg)
-    wanted = 0
-    for row in rows:
-        wanted |= row[0] >> _WANTS_GRAD
     return tuple(n for row in rows for n in row[ragged : ragged + 1]), wanted
 
 
@@ -256,7 +257,13 @@ def _ints_to_text(ints: list[int]) -> str:
 
 
 def _agree_while_compiling(
-    op: str, xs: Sequence[Tensor], dim: int | None, sizes: Sizes | None, grad: str, group: Group
+    op: str,
+    xs: Sequence[Tensor],
+    dim: int | None,
+    sizes: Sizes | None,
+    grad: str,
+    keys: Sequence[str] | None,
+    group: Group,
 ) -> tuple[list[Tensor], list[int], tuple[int, ...]]:
     """The same exchange, as one opaque operator.
 
@@ -268,8 +275,8 @@ def _agree_while_compiling(
     if world == 1:
         return list(xs), fronts, (own,)
     if sizes is None:
-        wants_grad = xs[0].requires_grad and torch.is_grad_enabled()
-        sizes = _sizes_operator(xs[0].detach(), op, fronts[0], grad, wants_grad, group)
+        wants_grad = sum(x.requires_grad << i for i, x in enumerate(xs)) if torch.is_grad_enabled() else 0
+        sizes = _sizes_operator([x.detach() for x in xs], op, dim, grad, wants_grad, keys, group)
     agreed = list(ints_of(sizes))
     if len(agreed) != world:
         raise BadInputError(f"{op}: sizes has {len(agreed)} entries for {world} ranks")
@@ -282,14 +289,23 @@ def _agree_while_compiling(
     return list(xs), fronts, tuple(agreed)
 
 
-def _agreed_sizes(x: Tensor, op: str, dim: int, grad: str, wants_grad: bool, group: Group) -> Tensor:
-    claim = _examine(op, x, dim, None, grad, group)._replace(wants_grad=int(wants_grad), grad_mode=wants_grad)
+def _agreed_sizes(
+    xs: Sequence[Tensor],
+    op: str,
+    dim: int | None,
+    grad: str,
+    wants_grad: int,
+    keys: Sequence[str] | None,
+    group: Group,
+) -> Tensor:
+    claim = _join(op, [_examine(op, x, dim, None, grad, group) for x in xs], keys)
+    claim = claim._replace(wants_grad=wants_grad, stands_in=False)
     return torch.tensor(exchange(claim, rank_and_world_or_alone(group)[1], group, summed=grad == "sum")[0])
 
 
 _sizes_operator = opaque(
     "agreed_sizes",
-    "(Tensor x, str op, int dim, str grad, bool wants_grad, str group) -> Tensor",
+    "(Tensor[] xs, str op, int? dim, str grad, int wants_grad, str[]? keys, str group) -> Tensor",
     _agreed_sizes,
     lambda *call: torch.empty(rank_and_world_or_alone(call[-1])[1], dtype=torch.long),
 )
