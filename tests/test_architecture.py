@@ -18,8 +18,8 @@ ADAPTER_MODULES = {f"{folder.name.replace('-', '_')}_distributed" for folder in 
 
 # how data flows through the core: a module imports only what stands before it
 ORDER = [
-    "_errors", "_world", "_faults", "_compile", "_sizes", "_transport", "_agreement", "_autograd", "_module",
-    "_helpers",
+    "_errors", "_world", "_faults", "_compile", "_sizes", "_transport", "_agreement", "_several", "_autograd",
+    "_module", "_helpers",
 ]  # fmt: skip
 
 

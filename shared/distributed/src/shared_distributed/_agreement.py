@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import index
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import torch
@@ -24,7 +24,7 @@ from ._compile import opaque
 from ._errors import BadInputError, DisagreementError
 from ._sizes import Sizes, ints_of
 from ._transport import exchange_header
-from ._world import Group, backend_by_device, is_compiling, rank_and_world_or_alone
+from ._world import Group, backend_by_device, is_compiling, is_distributed, rank_and_world_or_alone
 
 MAX_DIMS = 24
 
@@ -69,36 +69,30 @@ def agree(
     >>> dim, sizes
     (1, (2,))
     """
-    (x,), (front,), agreed = agree_on_all(op, [x], dim, sizes, grad=grad, group=group)
-    return x, front, agreed
-
-
-def agree_on_all(
-    op: str,
-    xs: Sequence[Tensor],
-    dim: int | None,
-    sizes: Sizes | None,
-    *,
-    grad: str,
-    group: Group,
-    keys: Sequence[str] | None = None,
-) -> tuple[list[Tensor], list[int], tuple[int, ...]]:
-    """The same for several tensors of one size along dim, in one exchange; `keys` are theirs in a dict."""
     if is_compiling():
-        return _agree_while_compiling(op, xs, dim, sizes, grad, keys, group)
+        front = dim_from_front(dim or 0, x)
+        if sizes is None and is_distributed(group):
+            sizes = _sizes_operator(x.detach(), op, dim, grad, x.requires_grad and torch.is_grad_enabled(), group)
+        return x, front, sizes_while_compiling(op, x.shape[front], sizes, group)
+    claim = examine(op, x, dim, sizes, grad, group)
+    (x,), agreed = settle(claim, [x], sizes, grad, group)
+    return x, claim.dim or 0, agreed
+
+
+def settle(
+    claim: Claim, xs: Sequence[Tensor], sizes: Sizes | None, grad: str, group: Group
+) -> tuple[list[Tensor], tuple[int, ...]]:
+    """The inputs to use and every rank's size, after an exchange where there has to be one."""
     rank, world = rank_and_world_or_alone(group)
-    claims = [_examine(op, x, dim, sizes, grad, group) for x in xs]
-    claim = _join(op, claims, keys)
-    fronts = [claim.dim or 0 for claim in claims]
     if world > 1 and (sizes is None or os.environ.get("SHARED_DISTRIBUTED_CHECK", "0") != "0"):
         found, wanted = exchange(claim, world, group, summed=grad == "sum")
         stand_ins = [grad == "sum" and bool(wanted >> i & 1) and not x.requires_grad for i, x in enumerate(xs)]
         xs = [_stand_in_for(x) if absent else x for x, absent in zip(xs, stand_ins, strict=True)]
     elif claim.problem:
-        raise BadInputError(_bad_input(op, {rank: claim.problem}, world))
+        raise BadInputError(_bad_input(claim.kind.split()[0], {rank: claim.problem}, world))
     else:
-        found = claim.shape[fronts[0] : fronts[0] + 1]
-    return list(xs), fronts, found if claim.sizes is None else claim.sizes
+        found = claim.shape[claim.dim or 0 :][:1]
+    return list(xs), found if claim.sizes is None else claim.sizes
 
 
 def _stand_in_for(x: Tensor) -> Tensor:
@@ -108,7 +102,7 @@ def _stand_in_for(x: Tensor) -> Tensor:
 
 def agree_on_sizes(x: Tensor, dim: int, group: Group = None) -> tuple[int, ...]:
     """Every rank's size along dim, for tensors that may differ in everything else."""
-    claim = _examine("gather_sizes", x, dim, None, "local", group)
+    claim = examine("gather_sizes", x, dim, None, "local", group)
     if not claim.problem:
         claim = Claim("gather_sizes any any any", (claim.shape[claim.dim or 0],), dim=0)
     return exchange(claim, rank_and_world_or_alone(group)[1], group)[0]
@@ -146,7 +140,7 @@ def exchange(claim: Claim, world: int, group: Group, *, summed: bool = False) ->
     return tuple(n for row in rows for n in row[ragged : ragged + 1]), wanted
 
 
-def _examine(op: str, x: Tensor, dim: int | None, sizes: Sizes | None, grad: str, group: Group) -> Claim:
+def examine(op: str, x: Tensor, dim: int | None, sizes: Sizes | None, grad: str, group: Group) -> Claim:
     """This rank's claim. What is wrong is part of it, not an exception: the others must hear of it."""
     rank, world = rank_and_world_or_alone(group)
     try:
@@ -155,7 +149,7 @@ def _examine(op: str, x: Tensor, dim: int | None, sizes: Sizes | None, grad: str
         if grad not in ("sum", "local"):
             raise BadInputError(f"grad must be 'sum' or 'local', got {grad!r}")
         _check_tensor(x, world, group)
-        dim = None if op == "all_gather_same_dim" else _dim_from_front(dim, x)
+        dim = None if op == "all_gather_same_dim" else dim_from_front(dim, x)
         if sizes is None and op == "reduce_scatter":
             raise BadInputError("reduce_scatter needs sizes: they say which rows are whose")
         given = None if sizes is None else _check_sizes(sizes, op, x, dim or 0, rank, world)
@@ -164,28 +158,6 @@ def _examine(op: str, x: Tensor, dim: int | None, sizes: Sizes | None, grad: str
     grad_mode = torch.is_grad_enabled()
     kind = f"{op} {grad} {str(x.dtype).removeprefix('torch.')} {x.device.type}"
     return Claim(kind, tuple(x.shape), dim, given, int(x.requires_grad and grad_mode), grad_mode)
-
-
-def _join(op: str, claims: list[Claim], keys: Sequence[str] | None) -> Claim:
-    """The claim for several tensors: the first one's, with a checksum of them all."""
-    if len(claims) == 1 and keys is None:
-        return claims[0]
-    if not claims:
-        return Claim(op, problem="there is no tensor in the container")
-    names = [f"tensor {i}" for i in range(len(claims))] if keys is None else list(map(repr, keys))
-    first = claims[0]
-    for name, claim in zip(names, claims, strict=True):
-        if claim.problem:
-            return Claim(op, problem=f"{name}: {claim.problem}")
-        if claim.shape[claim.dim or 0] != first.shape[first.dim or 0]:
-            sizes = f"{claim.shape[claim.dim or 0]}, {names[0]} has {first.shape[first.dim or 0]}"
-            return Claim(op, problem=f"{name} of shape {claim.shape} has size {sizes} along the gathered dim")
-    alike = [(c.kind, c.dim, c.shape[: c.dim], c.shape[(c.dim or 0) + 1 :]) for c in claims]
-    crc = crc32(repr((keys, alike)).encode())
-    kind = first.kind.replace(op, f"{op}({len(claims)}:{crc:08x})", 1)
-    several = ", ".join(f"{name} {c.shape} {c.kind.split()[2]}" for name, c in zip(names, claims, strict=True))
-    wants_grad = sum(claim.wants_grad << i for i, claim in enumerate(claims))
-    return first._replace(kind=kind, wants_grad=wants_grad, several=several)
 
 
 def _check_tensor(x: Tensor, world: int, group: Group) -> None:
@@ -200,7 +172,8 @@ def _check_tensor(x: Tensor, world: int, group: Group) -> None:
         raise BadInputError(f"shape {tuple(x.shape)} is on {x.device.type}; the process group serves {served}")
 
 
-def _dim_from_front(dim: int | None, x: Tensor) -> int:
+def dim_from_front(dim: int | None, x: Tensor) -> int:
+    """A dim counted from the front; BadInputError where it is none of the tensor's."""
     if x.ndim == 0:
         raise BadInputError("a 0-d tensor has no dim to gather along: unsqueeze it first")
     try:
@@ -256,27 +229,11 @@ def _ints_to_text(ints: list[int]) -> str:
 # ------------------------------------------------------------------ under torch.compile
 
 
-def _agree_while_compiling(
-    op: str,
-    xs: Sequence[Tensor],
-    dim: int | None,
-    sizes: Sizes | None,
-    grad: str,
-    keys: Sequence[str] | None,
-    group: Group,
-) -> tuple[list[Tensor], list[int], tuple[int, ...]]:
-    """The same exchange, as one opaque operator.
-
-    No input is replaced here: where some ranks want the gradient and one does not, all are told.
-    """
+def sizes_while_compiling(op: str, own: int, sizes: Sizes | None, group: Group) -> tuple[int, ...]:
+    """Sizes as the numbers that the compiler goes on with."""
     rank, world = rank_and_world_or_alone(group)
-    fronts = [_dim_from_front(dim or 0, x) for x in xs]
-    own = xs[0].shape[fronts[0]]
-    if world == 1:
-        return list(xs), fronts, (own,)
-    if sizes is None:
-        wants_grad = sum(x.requires_grad << i for i, x in enumerate(xs)) if torch.is_grad_enabled() else 0
-        sizes = _sizes_operator([x.detach() for x in xs], op, dim, grad, wants_grad, keys, group)
+    if sizes is None or world == 1:
+        return (own,)
     agreed = list(ints_of(sizes))
     if len(agreed) != world:
         raise BadInputError(f"{op}: sizes has {len(agreed)} entries for {world} ranks")
@@ -286,26 +243,30 @@ def _agree_while_compiling(
         if op != "reduce_scatter":
             torch._check(agreed[rank] == own)
             agreed[rank] = own
-    return list(xs), fronts, tuple(agreed)
+    return tuple(agreed)
 
 
-def _agreed_sizes(
-    xs: Sequence[Tensor],
-    op: str,
-    dim: int | None,
-    grad: str,
-    wants_grad: int,
-    keys: Sequence[str] | None,
-    group: Group,
-) -> Tensor:
-    claim = _join(op, [_examine(op, x, dim, None, grad, group) for x in xs], keys)
+def exchange_while_compiling(claim: Claim, wants_grad: int, grad: str, group: Group) -> Tensor:
+    """The same exchange, inside an opaque operator.
+
+    No input is replaced there: where some ranks want the gradient and one does not, all are told.
+    """
     claim = claim._replace(wants_grad=wants_grad, stands_in=False)
     return torch.tensor(exchange(claim, rank_and_world_or_alone(group)[1], group, summed=grad == "sum")[0])
 
 
+def shape_of_sizes(*call: Any) -> Tensor:
+    """A LongTensor `(world,)`, for an operator that takes the group last."""
+    return torch.empty(rank_and_world_or_alone(call[-1])[1], dtype=torch.long)
+
+
+def _agreed_sizes(x: Tensor, op: str, dim: int | None, grad: str, wants_grad: bool, group: Group) -> Tensor:
+    return exchange_while_compiling(examine(op, x, dim, None, grad, group), int(wants_grad), grad, group)
+
+
 _sizes_operator = opaque(
     "agreed_sizes",
-    "(Tensor[] xs, str op, int? dim, str grad, int wants_grad, str[]? keys, str group) -> Tensor",
+    "(Tensor x, str op, int? dim, str grad, bool wants_grad, str group) -> Tensor",
     _agreed_sizes,
-    lambda *call: torch.empty(rank_and_world_or_alone(call[-1])[1], dtype=torch.long),
+    shape_of_sizes,
 )

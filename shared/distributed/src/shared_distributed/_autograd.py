@@ -7,7 +7,8 @@ from typing import Any, Generic, Literal, TypeVar
 from torch import Tensor
 from torch.autograd import Function
 
-from ._agreement import agree, agree_on_all
+from ._agreement import agree
+from ._several import agree_on_all
 from ._sizes import Sizes, rows_of, select_rows
 from ._transport import gather_rows, start_gather, sum_rows
 from ._world import Group, is_compiling, is_distributed, rank_and_world
