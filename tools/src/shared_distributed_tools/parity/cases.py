@@ -195,7 +195,7 @@ def _gather_cases(bare: Case, sizes: list[tuple[int, ...]]) -> Iterator[Case]:
             bare, sizes=each, dim=dim, dtype=dtype, given=how, strided=strided, summed=summed, upstream=upstream
         )
 
-    ragged = sizes[min(1, len(sizes) - 1)]
+    ragged = sizes[1] if bare.world > 1 else sizes[0]  # alone nothing is ragged, and the next would be empty
     base = replace(bare, sizes=ragged, upstream="ranked" if with_gradient else "none")
     for each in sizes if bare.world > 1 else ():
         yield replace(base, sizes=each, dim=-1, given="list")
