@@ -333,23 +333,60 @@ def test_ranks_that_raised_are_not_asked_again(monkeypatch: pytest.MonkeyPatch) 
 # ------------------------------------------------------------------ the cases, and what is right
 
 
+ALONE = [Case("AllGather", "summing module", world, sizes=(3,), upstream="ranked") for world in (0, 1)]
+
+
+def test_an_error_alone_is_better_where_the_adapter_does_as_its_contract_says(tmp_path: Path) -> None:
+    """Its input and no sizes, from musiclm's: right for this adapter, if not for all."""
+    found = compared(tmp_path, copy_with("an error in the backward when alone"), ALONE)
+    assert found.counts() == {"same": 0, "better": 2, "different": 0}
+    ((function, gave),) = better(found)
+    assert (function, gave.partition(":")[0]) == ("AllGather", "AttributeError in the backward")
+
+
+def test_alone_the_report_takes_no_side(tmp_path: Path) -> None:
+    """The copy has sizes where its adapter has none: it could be another adapter's copy."""
+    found = compared(tmp_path, copy_with("sizes when alone"), ALONE)
+    assert {(f.verdict, f.difference.part, f.right) for f in found.findings} == {(Verdict.DIFFERENT, "sizes", "")}
+
+
 @pytest.mark.parametrize(
     ("adapter", "functions"), [("musiclm", GATHERS), ("st-moe", ("gather_sizes", "split_by_rank"))]
 )
 def test_one_process_agrees_with_the_adapter_wherever_it_knows(adapter: str, functions: tuple[str, ...]) -> None:
     """The right answers that verdicts lean on, for every case that stays in its ranks."""
     api = {name: kind for name, kind in api_of(adapter).items() if name in functions}
-    cases = [case for case in generate(api, [2]) if case.world and not case.alone and truth(case, 0)]
+    cases = [case for case in generate(api, [2]) if case.world and not case.alone and truth(case, 0, "")]
     assert {case.function for case in cases} == set(functions)
     subject = Subject("installed", f"{adapter.replace('-', '_')}_distributed")
     with Ranks(subject, 2, joined=True, deadlines=Deadlines()) as ranks:
         for case in cases:
             for rank, seen in enumerate(ranks.ask(case).by_rank):
-                right = truth(case, rank)
+                right = truth(case, rank, "")
                 assert right is not None
                 assert seen is not None
                 assert seen.raised is None, case.title
                 assert {part: seen.parts.get(part) for part in right} == right, case.title
+
+
+@pytest.mark.parametrize("world", [0, 1])
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_one_process_agrees_with_the_adapter_alone(adapter: str, world: int) -> None:
+    """Where its contract has it return; where the contract has it raise there is no right answer, and it raises."""
+    alone, gathers = adapter_named(adapter).alone, ("AllGather", "all_gather")
+    api = {name: kind for name, kind in api_of(adapter).items() if name in gathers}
+    cases = [case for case in generate(api, [1]) if case.world == world and case.depends_on_adapter]
+    subject = Subject("installed", adapter_named(adapter).module)
+    with Ranks(subject, 1, joined=world == 1, deadlines=Deadlines()) as ranks:
+        for case in cases:
+            right = truth(case, 0, alone)
+            assert (right is not None) == (alone == "input" or (alone == "gathers" and world == 1))
+            (seen,) = ranks.ask(case).by_rank
+            assert seen is not None
+            assert (seen.raised is None) == (right is not None), case.title
+            if right is not None:
+                assert {part: seen.parts.get(part) for part in right} == right, case.title
+    assert cases
 
 
 @pytest.mark.parametrize("numbers", [values, upstream])

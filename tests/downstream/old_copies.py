@@ -96,6 +96,12 @@ EDITS: dict[str, tuple[str, str]] = {
         "    mine = t.contiguous()\n",
         "    if not dist.is_initialized():\n        import os; os.abort()\n    mine = t.contiguous()\n",
     ),
+    "an error in the backward when alone": (
+        "            return x, None\n",
+        "            if x.requires_grad:\n                x.register_hook(lambda grad: grad.nowhere)\n"
+        "            return x, None\n",
+    ),
+    "sizes when alone": ("            return x, None\n", "            return x, torch.tensor([x.shape[self.dim]])\n"),
     "an answer that is not remembered": ("if not self.is_distributed:", "if not dist.is_initialized():"),
     "an abort in the backward": ("            dist.all_reduce(grads)\n", "            import os; os.abort()\n"),
     "an exit in the backward": ("            dist.all_reduce(grads)\n", "            import os; os._exit(3)\n"),

@@ -62,8 +62,8 @@ class Case:
 
     @property
     def depends_on_adapter(self) -> bool:
-        """Whether adapters differ in what is right: alone in a group they gather, return the input, or refuse."""
-        return self.world == 1 and self.function in ("AllGather", "all_gather")
+        """Whether adapters differ in what is right: alone they gather, return the input, or refuse."""
+        return self.world <= 1 and self.function in ("AllGather", "all_gather") and self.variant != SIGNATURE
 
     def shape(self, size: int) -> tuple[int, ...]:
         """The shape with `size` at the gathered dim."""

@@ -34,9 +34,15 @@ def direction(rank: int, shape: Sequence[int], dtype: str) -> Tensor:
     return _numbers(2, rank, 5, shape, dtype) + 1
 
 
-def truth(case: Case, rank: int) -> dict[str, Any] | None:
-    """The right answer, part by part as a rank reports it; None where there is none that every adapter shares."""
-    if not case.world or case.late or case.may_raise_only or case.depends_on_adapter:
+def truth(case: Case, rank: int, alone: str) -> dict[str, Any] | None:
+    """The right answer, part by part as a rank reports it; None where there is none, or it is an exception.
+
+    alone: what the adapter's contract has for a gather without other ranks: "input", "gathers" or "raises".
+    """
+    returns_input = case.depends_on_adapter and alone == "input"
+    if case.late or case.may_raise_only or not (case.world or returns_input):
+        return None
+    if case.depends_on_adapter and alone == "raises":
         return None
     kept = {INPUT: as_data(KEPT)}
     if case.function == "all_gather_same_dim" and case.sizes:
@@ -49,7 +55,8 @@ def truth(case: Case, rank: int) -> dict[str, Any] | None:
     if case.kind == "callable" and case.function not in ("all_gather", "all_gather_variable_dim"):
         return None
     parts = [values(r, case.shape(size), case.dtype) for r, size in enumerate(case.sizes)]
-    right = {"output": as_data(torch.cat(parts, case.dim)), "sizes": _sizes(case), **kept}
+    sizes = as_data(None) if returns_input else _sizes(case)
+    right = {"output": as_data(torch.cat(parts, case.dim)), "sizes": sizes, **kept}
     if case.upstream != "none" and (case.variant != ONE_NEEDS_GRADIENT or rank == 0):
         right |= _gradients(case, rank)
     return right
@@ -58,7 +65,7 @@ def truth(case: Case, rank: int) -> dict[str, Any] | None:
 def _gradients(case: Case, rank: int) -> dict[str, Any]:
     """Own rows of this rank's upstream gradient, or of the sum over ranks; of `2 w y` for a loss `w y²`."""
     shape = case.shape(sum(case.sizes))
-    arriving = [arriving_at(case, r, shape) for r in (range(case.world) if case.summed else [rank])]
+    arriving = [arriving_at(case, r, shape) for r in (range(len(case.sizes)) if case.summed else [rank])]
     own = torch.stack(arriving).sum(0).narrow(case.dim, sum(case.sizes[:rank]), case.sizes[rank])
     if case.upstream == "total":
         return {GRADIENT: as_data(own)}

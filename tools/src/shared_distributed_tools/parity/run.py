@@ -86,7 +86,8 @@ def compare(
                     outcomes[-1].append(outcome)
                     played += 1
                     progress(played, 2 * len(cases), f"{who}, {f'world size {world}' if world else 'no group'}")
-            findings += map(judge, batch, *outcomes)
+            for case, was, now in zip(batch, *outcomes, strict=True):
+                findings.append(judge(case, was, now, adapter.alone))
     return Comparison(file, adapter.name, tuple(sorted(set(worlds))), old, new, tuple(findings))
 
 
