@@ -8,6 +8,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -15,11 +16,10 @@ from rich.table import Table
 
 from downstream.commands import run
 from downstream.projects import PROJECTS
-from shared_distributed_tools import cli
+from shared_distributed_tools import cli, terminal
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.demo import WAYS
 from shared_distributed_tools.render import render, rendered_parts
-from shared_distributed_tools.terminal import whole
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ROOT / "tools"
@@ -108,9 +108,21 @@ def test_a_narrow_terminal_loses_nothing() -> None:
     site, shown = "package/a_module_with_a_long_name.py:1234", io.StringIO()
     table = Table("site", "core")
     table.add_row(site, "unchanged")
-    Console(width=30, file=shown).print(whole(table))
+    Console(width=30, file=shown).print(terminal.whole(table))
     first = [line.split("│")[1].strip() for line in shown.getvalue().splitlines() if line.startswith("│")]
     assert "".join(first) == site
+
+
+def test_a_run_without_a_terminal_says_now_and_then_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line on standard error, not for every step: a log should be neither silent for a minute nor full of them."""
+    seconds = iter(range(0, 100, terminal.SECONDS_A_LINE // 2))
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    with terminal.progress() as report:
+        for done in range(5):
+            report(done, 8, f"step {done}")
+    assert capsys.readouterr() == ("", "step 1: 12%\nstep 3: 38%\n")
 
 
 def test_render_prints_the_file_and_nothing_else() -> None:

@@ -501,7 +501,7 @@ def test_the_table_and_the_exit_code(tmp_path: Path) -> None:
     file = tmp_path / "distributed.py"
     file.write_text(WRONG)
     first, second = adapters("parity", file, "--adapter", "st-moe"), adapters("parity", file, "--adapter", "st-moe")
-    assert (first.exit_code, first.output) == (30, second.output)
+    assert (first.exit_code, first.stdout) == (30, second.stdout)
     assert "not in the old file, so not compared: AllGather, " in first.output
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in first.output.splitlines() if "│" in line]
     assert rows == [["default", "3", "0", "1"], ["exists", "4", "0", "0"], ["all", "7", "0", "1"]]
@@ -521,7 +521,7 @@ def test_json_for_scripts(tmp_path: Path) -> None:
     file = tmp_path / "distributed.py"
     file.write_text(WRONG)
     result = adapters("parity", file, "--adapter", "st-moe", "--world-size", "1", "--json")
-    found = json.loads(result.output)
+    found = json.loads(result.stdout)
     assert result.exit_code == found["exit_code"] == 30
     assert found["functions"]["default"] == {"same": 3, "better": 0, "different": 1}
     assert found["adapter_from"] == "the installed package st_moe_distributed"

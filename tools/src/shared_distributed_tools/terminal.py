@@ -2,13 +2,19 @@
 """How tables, diffs and progress are shown."""
 
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+SECONDS_A_LINE = 10  # of progress, where there is no bar
+
+Report = Callable[[float, float, str], None]  # done, of how much, what is being done
 
 
 def console() -> Console:
@@ -34,8 +40,26 @@ def print_diff(text: str) -> None:
         click.secho(line, fg=_COLOURS.get(line[:1]))
 
 
-def progress(*after: ProgressColumn) -> Progress:
-    """A bar that is gone in the end, on standard error and only where that is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *after)
+@contextmanager
+def progress(*after: ProgressColumn) -> Iterator[Report]:
+    """How far a run is, on standard error: a bar that is gone in the end; in a log or a pipe, a line now and then."""
     errors = Console(stderr=True)
-    return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+    if not errors.is_terminal:
+        yield _lines()
+        return
+    with Progress(TextColumn("{task.description}"), BarColumn(), *after, console=errors, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+
+
+def _lines() -> Report:
+    last = time.monotonic()
+
+    def report(done: float, total: float, what: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= SECONDS_A_LINE:
+            last = now
+            click.echo(f"{what}: {done / total:.0%}", err=True)
+
+    return report

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""A run: every point of a grid, world by world, with a progress bar."""
+"""A run: every point of a grid, world by world."""
 
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
+from ..terminal import progress
 from .cases import Mode, Point, estimated_seconds, steps
 from .record import Record
 from .world import World
@@ -20,14 +21,13 @@ def run(points: Sequence[Point], modes: Sequence[Mode], budget: float, console: 
     console.print(f"points: {len(points)}, each in {len(modes)} modes: about {about} on two cores")
     for name, reason in record.left_out.items():
         console.print(f"left out: {name} ({reason})")
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("starting", total=total)
+    done = 0.0
+    with progress(TimeElapsedColumn(), TimeRemainingColumn()) as report:
         for size in dict.fromkeys(point.world for point in points):
             with World(size) as world:
                 for (point, mode), seconds in estimates.items():
                     if point.world == size:
-                        progress.update(bar, description=f"{point.label}, {mode}")
+                        report(done, total, f"{point.label}, {mode}")
                         record.add(point, mode, world.measure(point, mode, budget))
-                        progress.advance(bar, seconds)
+                        done += seconds
     return record

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from ..catalog import ADAPTERS
 from ..terminal import progress
@@ -64,9 +64,8 @@ def fingerprint(file: Path, name: str, adapter: str | None, into: Path) -> None:
 
 
 def _scan_with_progress(paths: tuple[Path, ...], variants: list[Variant]) -> Survey:
-    with progress(TextColumn("files"), TimeRemainingColumn()) as bar:
-        task = bar.add_task("scanning", total=None)
-        return scan(paths, variants, lambda done, total: bar.update(task, completed=done, total=total))
+    with progress(MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn()) as report:
+        return scan(paths, variants, lambda done, total: report(done, total, "scanning"))
 
 
 def _exit_code(survey: Survey) -> int:

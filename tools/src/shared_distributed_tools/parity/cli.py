@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import click
-from rich.progress import TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from ..catalog import ADAPTERS, adapter_named
 from ..errors import RefusalError
@@ -41,14 +41,8 @@ def command(
     anything is different; 0 if all is the same, or better because FILE failed where the adapter is right.
     """
     root = None if repo is None else _checked_repo(repo, file)
-    with progress(TimeElapsedColumn()) as bar:
-        task = bar.add_task("loading", total=None)
-        comparison = compare(
-            file,
-            adapter_named(adapter),
-            world_size,
-            progress=lambda done, total, what: bar.update(task, completed=done, total=total, description=what),
-        )
+    with progress(MofNCompleteColumn(), TimeElapsedColumn()) as report_progress:
+        comparison = compare(file, adapter_named(adapter), world_size, progress=report_progress)
     if root is not None:
         add_parity(root, report.as_record(comparison, root))
     if is_json:

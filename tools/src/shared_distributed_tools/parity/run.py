@@ -10,6 +10,7 @@ from pathlib import Path
 from ..catalog import Adapter
 from ..errors import ToolError
 from ..processes import HUNG
+from ..terminal import Report
 from .cases import SIGNATURE, Case, Kind, generate
 from .loading import Subject
 from .ranks import Deadlines, NotLoadedError, Ranks
@@ -18,8 +19,6 @@ from .sides import Side, adapter_side, old_side
 from .verdict import Finding, Verdict, judge
 
 HANGS = 3  # of one function at one world size: the rest is taken for hung as well, or a run would have no end
-
-Progress = Callable[[int, int, str], None]  # done, of how many, what is being done
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def compare(
     worlds: Sequence[int],
     *,
     choose: Callable[[Mapping[str, Kind], Sequence[int]], list[Case]] = generate,
-    progress: Progress = lambda _done, _total, _what: None,
+    progress: Report = lambda _done, _total, _what: None,
     deadlines: Deadlines | None = None,
 ) -> Comparison:
     """Play the cases that `choose` makes of the functions that both have. The file runs in child processes only."""
