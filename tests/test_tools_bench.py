@@ -12,7 +12,7 @@ import torch.distributed as dist
 from click.testing import CliRunner
 from rich.console import Console
 
-from shared_distributed_tools.bench import cli, contenders, measure, tables
+from shared_distributed_tools.bench import cli, contenders, main, measure, tables
 from shared_distributed_tools.bench.bars import Bar, judge
 from shared_distributed_tools.bench.cases import (
     CASES,
@@ -302,8 +302,8 @@ def test_failing_rank_is_reported() -> None:
 
 def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ranks, one point, from the command line to the files."""
-    monkeypatch.setattr(cli, "quick_grid", lambda worlds: [TINY] if 2 in worlds else [])
-    monkeypatch.setattr(cli, "QUICK_BUDGET", 0.0)
+    monkeypatch.setattr(main, "quick_grid", lambda worlds: [TINY] if 2 in worlds else [])
+    monkeypatch.setattr(main, "QUICK_BUDGET", 0.0)
     shown = CliRunner().invoke(cli.command, ["--quick", "--output", str(tmp_path)], catch_exceptions=False)
     assert shown.exit_code == 0
     assert "never slower" in shown.output

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from downstream.commands import run
 from downstream.projects import PROJECTS
-from shared_distributed_tools import cli, terminal
+from shared_distributed_tools import terminal
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.demo import WAYS
 from shared_distributed_tools.render import render, rendered_parts
@@ -61,13 +61,31 @@ def test_help_lists_every_command_with_a_line() -> None:
     assert "Exit codes:" in output
 
 
-def test_a_command_that_lacks_a_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 1 and what to install, no traceback."""
-    monkeypatch.setitem(cli._COMMANDS, "bench", ("missing_module:command", "never imported"))
-    result = run("bench")
-    assert result.exit_code == 1
-    assert "pip install 'shared-distributed-tools[torch]'" in result.output
-    assert "pip install ./shared/distributed ./packages/* './tools[torch]'" in result.output
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # as if it were not installed
+from shared_distributed_tools.cli import main
+main(prog_name="adapters")
+"""
+
+
+def without_torch(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("arguments", [["bench"], ["demo"], ["parity", __file__, "--adapter", "musiclm"]])
+def test_a_command_that_lacks_a_package_says_which(arguments: list[str]) -> None:
+    """Exit code 1 and what to install, no traceback. Its help is there all the same."""
+    done = without_torch(*arguments)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "Error: this needs torch: pip install 'shared-distributed-tools[torch]', or in a checkout",
+        "  pip install ./shared/distributed ./packages/* './tools[torch]'",
+    ]
+    done = without_torch(arguments[0], "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: adapters " + arguments[0] in done.stdout
 
 
 def test_what_the_demo_imports_comes_with_the_extra() -> None:

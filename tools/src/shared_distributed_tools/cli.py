@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The console script `adapters`. Commands are imported when they run: `--help` needs neither LibCST nor torch."""
+"""The console script `adapters`. Commands are imported when they are asked for: `--help` needs no LibCST.
+
+Those that need torch import it when they run: their own help is for those who have not installed it yet, too.
+"""
 
 from importlib import import_module
 from typing import Any
@@ -27,7 +30,7 @@ _COMMANDS = {
     "status": ("migration.commands:status", "Say where every project stands, as a table or a page. Reads only."),
     "new": ("scaffold:command", "Scaffold a further adapter, in a checkout of this project."),
     "bench": ("bench.cli:command", "Measure the gathers of the core, the originals and others (needs torch)."),
-    "demo": ("demo:command", "Run a small gather on a few processes (needs torch)."),
+    "demo": ("demo_command:command", "Run a small gather on a few processes (needs torch)."),
 }
 
 EXIT_CODES = """\b
@@ -53,18 +56,11 @@ class LazyGroup(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command. Those of others than this package's core may need more than is installed."""
+        """Import one command."""
         if cmd_name not in _COMMANDS:
             return None
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
-        try:
-            command: click.Command = getattr(import_module(f"{__package__}.{module}"), attribute)
-        except ModuleNotFoundError as error:
-            msg = (
-                f"{cmd_name} needs {error.name}: pip install 'shared-distributed-tools[torch]', or in a checkout\n"
-                "  pip install ./shared/distributed ./packages/* './tools[torch]'"
-            )
-            raise click.ClickException(msg) from error
+        command: click.Command = getattr(import_module(f"{__package__}.{module}"), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -73,11 +69,17 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an error that was raised on purpose is a message, not a traceback."""
+        """Run a command; an error that was raised on purpose, or a missing package, is a message, not a traceback."""
         try:
             return super().invoke(ctx)
         except ToolError as error:
             raise click.ClickException(str(error)) from error
+        except ModuleNotFoundError as error:
+            msg = (
+                f"this needs {error.name}: pip install 'shared-distributed-tools[torch]', or in a checkout\n"
+                "  pip install ./shared/distributed ./packages/* './tools[torch]'"
+            )
+            raise click.ClickException(msg) from error
 
 
 @click.group(cls=LazyGroup, epilog=EXIT_CODES)

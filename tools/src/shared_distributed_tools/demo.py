@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -91,9 +90,8 @@ def on_a_rank(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-@click.command()
-def command() -> None:
-    """Gather ragged batches on four gloo ranks through the core and every adapter."""
+def show() -> bool:
+    """Gather on four gloo ranks, and show what came of it; whether all of it is right."""
     console = terminal.console()
     rows = ", ".join(map(str, SIZES))
     console.print(f"{len(SIZES)} processes on gloo hold {rows} rows of {COLUMNS} columns; each gathers all rows.\n")
@@ -123,5 +121,4 @@ def command() -> None:
         "\nlocal   own rows of the gradient of this rank's loss alone: no communication"
         "\noff by  the largest difference from the same gradient computed in one process"
     )
-    if not everything:
-        raise click.ClickException("a rank differs from one process")
+    return everything

@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""`adapters bench`: measure, show, write."""
+"""`adapters bench`: its options."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from .. import terminal
-from . import tables
-from .bars import judge
-from .cases import MODES, WORLD_SIZES, Mode, full_grid, quick_grid
-from .compare import compare
-from .plot import draw
-from .record import Record
-from .run import run
+from .cases import WORLD_SIZES
 
-FULL_BUDGET, QUICK_BUDGET = 0.8, 0.4  # seconds for a point in one mode
-QUICK_MODES: tuple[Mode, ...] = ("forward", "backward", "sum")
+if TYPE_CHECKING:
+    from .record import Record
 
 
-def _read_record(_context: click.Context, _option: click.Parameter, path: Path | None) -> Record | None:
+def _read_record(_context: click.Context, _option: click.Parameter, path: Path | None) -> "Record | None":
     """Read before anything is measured: a wrong file should not cost a run."""
+    from .record import Record
+
     try:
         return None if path is None else Record.load(path)
     except (ValueError, KeyError) as error:
@@ -43,31 +39,12 @@ def _read_record(_context: click.Context, _option: click.Parameter, path: Path |
     callback=_read_record,
     help="A bench.json of an earlier run to compare with.",
 )
-def command(quick: bool, world_size: tuple[str, ...], output: Path, against: Record | None) -> None:
+def command(quick: bool, world_size: tuple[str, ...], output: Path, against: "Record | None") -> None:
     """Measure the core, the adapters, and what else a user could pick, side by side on this machine.
 
     Contenders take turns within one run and are compared as ratios. Every contender's values are
     checked before it is timed.
     """
-    console = terminal.console()
-    worlds = [int(size) for size in world_size] or WORLD_SIZES
-    if quick:
-        record = run(quick_grid(worlds), QUICK_MODES, QUICK_BUDGET, console)
-    else:
-        record = run(full_grid(worlds), tuple(MODES), FULL_BUDGET, console)
+    from .main import bench  # torch comes with it, and `--help` goes without
 
-    output.mkdir(parents=True, exist_ok=True)
-    written = [output / "bench.json"]
-    written[0].write_text(record.to_json())  # first: what was measured is kept whatever happens next
-    try:
-        written += draw(record, "forward", output / "bench-forward")
-        written += draw(record, "sum", output / "bench-forward-backward")
-    except ModuleNotFoundError as error:
-        console.print(f"no plot: {error.name} is not installed")
-
-    for mode in filter(record.points, MODES):
-        console.print(*tables.ratios(record, mode, console))
-    console.print(*tables.means(record, console), tables.peaks(record), tables.bars(judge(record)))
-    if against is not None:
-        console.print(tables.changes(compare(record, against)))
-    console.print("written:", ", ".join(map(str, written)))
+    bench([int(size) for size in world_size] or WORLD_SIZES, output, against, quick=quick)

@@ -12,8 +12,6 @@ from ..errors import RefusalError
 from ..migration.record import add_parity, read_record
 from ..paths import repo_root
 from ..terminal import console, progress
-from . import report
-from .run import compare
 
 WORLD_SIZES = (1, 2, 3)
 
@@ -40,6 +38,9 @@ def command(
     FILE is run, in child processes: its code is what this is about. Needs no GPU and no network. Exit code 30 if
     anything is different; 0 if all is the same, or better because FILE failed where the adapter is right.
     """
+    from . import report  # torch comes with these, and `--help` goes without
+    from .run import compare
+
     root = None if repo is None else _checked_repo(repo, file)
     with progress(MofNCompleteColumn(), TimeElapsedColumn()) as report_progress:
         comparison = compare(file, adapter_named(adapter), world_size, progress=report_progress)
