@@ -118,7 +118,8 @@ def test_removed_header(vendored: Path) -> None:
 def test_missing(vendored: Path) -> None:
     """A lock without its file: exit code 16."""
     (vendored / TARGET).unlink()
-    assert run("check", vendored).exit_code == 16
+    result = run("check", vendored)
+    assert (result.exit_code, "deleted, but its lock is here: restore it" in result.output) == (16, True)
 
 
 @pytest.mark.parametrize("damage", ["not json", '{"format": "shared-distributed-tools 1"}', "edited"])

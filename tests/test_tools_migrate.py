@@ -745,6 +745,18 @@ def test_files_put_back_without_the_record_are_noticed(repo: Path, project: Proj
     assert json.loads(run("status", repo, "--json").stdout)["projects"][0]["state"] == "not as recorded"
 
 
+def test_a_deleted_file_is_called_deleted(repo: Path, project: Project) -> None:
+    """Not taken for one half of a restore; with what to delete as well, if that was meant."""
+    for stage, left in (("vendored", f"{RECORD} and distributed.py.lock"), ("package", RECORD)):
+        moved(repo, stage)
+        (repo / project.copy).unlink()
+        said = f"{project.copy} was deleted, and {RECORD} says that this repo is at {stage}. Restore it from version"
+        result = migrate(repo, "core", "--write")
+        assert refused(result, said)
+        assert f"if nothing here gathers any more, delete {left} too" in result.output
+        git(repo, "checkout", "-q", "--", project.copy)
+
+
 def test_an_empty_record_is_no_file(repo: Path) -> None:
     """Nothing to say, nothing on disk."""
     assert read_record(repo) == Record()

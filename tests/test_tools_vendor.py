@@ -125,7 +125,7 @@ def test_a_missing_lock_is_made_again(vendored: Path) -> None:
 def test_a_missing_file_is_made_again(vendored: Path) -> None:
     """Update says that it is gone; vendor brings it back."""
     (vendored / TARGET).unlink()
-    assert refused(run("update", vendored), "is gone, its lock is there")
+    assert refused(run("update", vendored), "was deleted, its lock is there; restore it, run `adapters vendor NAME")
     assert run("vendor", "spear-tts", vendored).exit_code == 0
     assert git(vendored, "status", "--short") == ""
 

@@ -27,7 +27,7 @@ class State(Enum):
     UNTRACKED = "untracked", 13, "the file an adapter replaces, not vendored yet"
     TAMPERED = "tampered", 14, "header or lock not as they were written"
     CONFLICT = "conflict", 15, "conflict markers of an update, not resolved yet"
-    MISSING = "missing", 16, "a lock, but no file beside it"
+    MISSING = "missing", 16, "deleted, but its lock is here: restore it, or delete the lock too"
 
     def __init__(self, label: str, exit_code: int, meaning: str) -> None:
         self.label = label
@@ -82,7 +82,9 @@ def inspect(repo: Path, path: Path) -> Inspection:
     except LockError as error:
         lock, lock_problem = None, str(error)
     if raw is None:
-        return Inspection(repo, path, State.MISSING if lock or lock_problem else State.UNTRACKED, "no file here")
+        has_lock = lock is not None or lock_problem
+        state, note = (State.MISSING, "") if has_lock else (State.UNTRACKED, "no file here")
+        return Inspection(repo, path, state, note)
 
     crlf = is_crlf(raw)
     content = raw.replace(b"\r\n", b"\n") if crlf else raw

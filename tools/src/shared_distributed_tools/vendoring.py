@@ -108,7 +108,8 @@ def _merged(seen: Inspection, header: Header, body: bytes) -> Change:
 
 _WAY_ON = {
     State.UNTRACKED: "{path} is not vendored yet; run `adapters vendor NAME {repo}`",
-    State.MISSING: "{path} is gone, its lock is there; run `adapters vendor NAME {repo}`, or delete the lock",
+    State.MISSING: "{path} was deleted, its lock is there; restore it, run `adapters vendor NAME {repo}`, or "
+    "delete the lock too",
     State.CONFLICT: "{path} has conflict markers; resolve them, then run `adapters update` again",
     State.TAMPERED: "{path}: {note}. Restore the file and its lock from version control, or `adapters vendor --force`",
     State.EDITED: "{path} was edited; `adapters update --merge` keeps the edits, `adapters vendor --force` drops them",

@@ -9,7 +9,7 @@ from ..catalog import Adapter, adapter_named
 from ..errors import RefusalError
 from ..files import read
 from ..header import looks_generated
-from ..paths import adapters_that_fit, locate
+from ..paths import adapters_that_fit, locate, lock_path
 from ..shim import shim_of
 from .fingerprints import Variant, shipped
 from .journal import describe
@@ -63,7 +63,7 @@ def _recorded(repo: Path, record: Record, problem: str) -> Standing:
 
 
 def _contradiction(repo: Path, record: Record) -> str:
-    """Files that were put back without the record, or the other way round."""
+    """Files that were deleted, or put back without the record, or the other way round."""
     content = read(repo / record.copy)
     stage = record.stages[-1].stage
     is_as_recorded = {
@@ -73,6 +73,12 @@ def _contradiction(repo: Path, record: Record) -> str:
     }[stage]
     if is_as_recorded or (stage == PACKAGE and content is not None and not looks_generated(content)):
         return ""  # an edited shim is an edit: `rollback` and the next stage look at it
+    if content is None:
+        left = " and ".join([RECORD, *([lock_path(Path(record.copy)).name] if stage == VENDORED else [])])
+        return (
+            f"{record.copy} was deleted, and {RECORD} says that this repo is at {stage}. Restore it from version "
+            f"control; if nothing here gathers any more, delete {left} too"
+        )
     return (
         f"{RECORD} says that this repo is at {stage}, and {record.copy} says otherwise: one of them was put back "
         "without the other. Restore both from the same commit"
