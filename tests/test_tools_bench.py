@@ -3,6 +3,8 @@
 
 import io
 import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +34,7 @@ from shared_distributed_tools.bench.measure import Timing, plan, turns
 from shared_distributed_tools.bench.memory import highest, peak_bytes
 from shared_distributed_tools.bench.plot import draw
 from shared_distributed_tools.bench.record import Record, geometric_mean
+from shared_distributed_tools.bench.run import in_words
 from shared_distributed_tools.bench.world import RankFailedError, World
 
 pytestmark = pytest.mark.usefixtures("server_of_the_tools")
@@ -298,6 +301,36 @@ def test_failing_rank_is_reported() -> None:
     with World(2) as world, pytest.raises(RankFailedError, match=r"(?s)rank . of 2 failed at .*KeyError: 'nonsense'"):
         world.measure(TINY._replace(case="nonsense"), "forward", 0.1)  # type: ignore[arg-type]
     assert not any(process.is_alive() for process in world._processes)
+
+
+LOADED_WHILE_MEASURED = """
+import sys
+from contextlib import suppress
+from importlib import import_module
+from shared_distributed_tools.bench.cases import Point
+from shared_distributed_tools.bench.world import PRELOADED
+from shared_distributed_tools.processes import Place
+
+for name in PRELOADED:
+    with suppress(ModuleNotFoundError):
+        import_module(name)
+Place(0, 1, sys.argv[1]).join()
+before = set(sys.modules)
+import_module(PRELOADED[0]).measure(Point(1, "even", 4096, 0), "sum", 0.0)
+print(len(set(sys.modules) - before))
+"""
+
+
+def test_ranks_have_imported_what_they_measure_with(tmp_path: Path) -> None:
+    """Else each would, in its first backward and its first functional collective: seconds that no estimate has."""
+    command = [sys.executable, "-c", LOADED_WHILE_MEASURED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert int(done.stdout) < 20, done.stderr
+
+
+def test_an_estimate_is_given_in_round_numbers() -> None:
+    """Up to the next ten seconds, then in minutes."""
+    assert [in_words(seconds) for seconds in (3, 42.7, 101, 790)] == ["10 s", "50 s", "2 min", "13 min"]
 
 
 def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

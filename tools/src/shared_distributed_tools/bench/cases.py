@@ -121,6 +121,9 @@ _SECONDS_A_GIB: dict[Mode, tuple[float, float]] = {
 }
 
 
+SECONDS_TO_START = 6.0  # once a run: what the ranks' server imports
+
+
 def estimated_seconds(point: Point, mode: Mode, budget: float) -> float:
     """Roughly how long a step takes on two cores, for the estimate at the start and the progress bar.
 

@@ -2,12 +2,13 @@
 """A run: every point of a grid, world by world."""
 
 from collections.abc import Sequence
+from math import ceil
 
 from rich.console import Console
 from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
 from ..terminal import progress
-from .cases import Mode, Point, estimated_seconds, steps
+from .cases import SECONDS_TO_START, Mode, Point, estimated_seconds, steps
 from .record import Record
 from .world import World
 
@@ -17,8 +18,8 @@ def run(points: Sequence[Point], modes: Sequence[Mode], budget: float, console: 
     record = Record.of_this_machine()
     estimates = {step: estimated_seconds(*step, budget) for step in steps(points, modes)}
     total = sum(estimates.values())
-    about = f"{total / 60:.0f} min" if total > 100 else f"{total:.0f} s"
-    console.print(f"points: {len(points)}, each in {len(modes)} modes: about {about} on two cores")
+    about = in_words(SECONDS_TO_START + total)
+    console.print(f"points: {len(points)}, each in {len(modes)} modes: about {about} on two idle cores")
     for name, reason in record.left_out.items():
         console.print(f"left out: {name} ({reason})")
     done = 0.0
@@ -31,3 +32,8 @@ def run(points: Sequence[Point], modes: Sequence[Mode], budget: float, console: 
                         record.add(point, mode, world.measure(point, mode, budget))
                         done += seconds
     return record
+
+
+def in_words(seconds: float) -> str:
+    """An estimate, not closer than it is known: 50 s, 13 min."""
+    return f"{seconds / 60:.0f} min" if seconds > 100 else f"{10 * ceil(seconds / 10)} s"

@@ -8,7 +8,10 @@ from ..processes import Place, Processes
 from .cases import Mode, Point
 from .measure import Timing, measure
 
-PRELOADED = (f"{__package__}.measure", "torchmetrics.utilities.distributed", "accelerate.utils.operations")
+PRELOADED = (
+    *(f"{__package__}.measure", "torchmetrics.utilities.distributed", "accelerate.utils.operations"),
+    "torch._dynamo",  # a first backward imports parts of it, a first functional collective all: on every rank
+)
 _PATIENCE = 600.0  # seconds for one point; the longest takes a tenth of it
 _GRACE = 30.0  # seconds for the other ranks, which have the same steps behind them
 
