@@ -71,7 +71,7 @@ def env(session: nox.Session) -> None:
     "suite, backend", SUITES, ids=[f"{suite}, {backend}" if backend else suite for suite, backend in SUITES]
 )
 def tests(session: nox.Session, suite: str, backend: str) -> None:
-    """Test an adapter over a backend, the core, the vendored files or the tools; pytest arguments after --."""
+    """One suite over one backend; `nox -s tests` runs all. Arguments of pytest's after --."""
     arguments = [argument for argument in session.posargs if argument != "--require-nccl"]
     if backend == "nccl":
         found = gpu_count(python(session))
