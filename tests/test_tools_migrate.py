@@ -745,6 +745,12 @@ def test_files_put_back_without_the_record_are_noticed(repo: Path, project: Proj
     assert json.loads(run("status", repo, "--json").stdout)["projects"][0]["state"] == "not as recorded"
 
 
+def test_a_torch_that_is_too_old_for_the_file_is_noted(tmp_path: Path) -> None:
+    """The project's setup.py allows one: said with the diff, and left to whoever looks after it."""
+    result = migrate(PROJECTS["musiclm"].make(tmp_path, "repo"), "vendored")
+    assert "or later, and this project allows less: torch>=1.6 (setup.py)" in result.stderr
+
+
 def test_a_deleted_file_is_called_deleted(repo: Path, project: Project) -> None:
     """Not taken for one half of a restore; with what to delete as well, if that was meant."""
     for stage, left in (("vendored", f"{RECORD} and distributed.py.lock"), ("package", RECORD)):

@@ -25,7 +25,7 @@ from downstream.trees import (
     make_repo,
     newer,
 )
-from shared_distributed_tools import sources, vendoring
+from shared_distributed_tools import floor, sources, vendoring
 from shared_distributed_tools.errors import RefusalError
 from shared_distributed_tools.files import write_atomically
 from shared_distributed_tools.git import merge
@@ -431,6 +431,72 @@ def test_nothing_that_lies_in_the_repo_is_run(vendored: Path, tree: Path, tmp_pa
 
 
 LINES = st.lists(st.sampled_from(["a = 1\n", "b = 2\n", "\n", "def f(): ...\n"]), min_size=1, max_size=3)
+
+
+SETUP = "from setuptools import setup\nsetup(name = 'x', {})\n"
+TOO_OLD = {
+    "setup.py": (
+        SETUP.format("python_requires = '>=3.8', install_requires = ['einops', 'torch>=1.6']"),
+        ">=3.8",
+        ">=1.6",
+    ),
+    "setup.cfg": (
+        "[options]\npython_requires = >=3.7\ninstall_requires =\n    einops\n    torch==1.13.1\n",
+        ">=3.7",
+        "==1.13.1",
+    ),
+    "pyproject.toml": ('[project]\nrequires-python = ">=3.9"\ndependencies = ["torch<2"]\n', ">=3.9", "<2"),
+    "requirements.txt": ("# all of it\nTorch~=1.12  # not newer\n-r more.txt\n", None, "~=1.12"),
+    "poetry's pyproject.toml": ('[tool.poetry.dependencies]\npython = "^3.8"\ntorch = "^1.6"\n', ">=3.8", ">=1.6"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_OLD)
+def test_what_a_project_allows_and_the_file_cannot_do_is_noted(repo: Path, name: str) -> None:
+    """One line, in whichever file the project says it; which stays as it is."""
+    text, python, torch = TOO_OLD[name]
+    file = name.split()[-1]
+    (repo / file).write_text(text)
+    result = run("vendor", "spear-tts", repo)
+    found = [f"{package}{bound} ({file})" for package, bound in (("python", python), ("torch", torch)) if bound]
+    note = f"note: {TARGET} needs Python 3.10 and torch 2.0 or later, and this project allows less: {', '.join(found)}"
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (0, note)
+    assert (repo / file).read_text() == text
+    assert "note" not in run("vendor", "spear-tts", repo).stderr  # already current
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("setup.py", SETUP.format("python_requires = '>=3.10', install_requires = ['torch>=2.0,<3']")),
+        ("setup.py", SETUP.format("install_requires = ['torch', 'torchvision>=0.9', 'torch!=1.7']")),
+        ("setup.py", SETUP.format("install_requires = required(), python_requires = MINIMUM")),
+        ("setup.py", "setup(install_requires = ['torch>=1.6'"),
+        ("requirements.txt", "torch>=1.6; python_version < '3.8'\ntorch @ https://example.org/torch.whl\n"),
+        ("requirements.txt", "torch>=1.6,>=2.1\n"),
+        ("pyproject.toml", '[project]\nrequires-python = ">= three"\ndependencies = "torch>=1.6"\n'),
+        ("pyproject.toml", '[tool.poetry.dependencies]\npython = "*"\ntorch = "^1.13 || ^2.0"\n'),
+        ("pyproject.toml", "[project"),
+    ],
+)
+def test_nothing_is_noted_where_nothing_is_plainly_too_old(repo: Path, file: str, text: str) -> None:
+    """No bound, one that is met, a condition, a computed value, a file that is damaged."""
+    (repo / file).write_text(text)
+    assert run("vendor", "spear-tts", repo).stderr == f"{TARGET}: written; commit it together with its lock\n"
+
+
+def test_the_first_file_that_names_a_package_decides(repo: Path) -> None:
+    """What else lies there may be for development only."""
+    (repo / "setup.py").write_text(SETUP.format("install_requires = ['torch>=2.0']"))
+    (repo / "requirements.txt").write_text("torch==1.13.1\n")
+    assert "note" not in run("vendor", "spear-tts", repo).stderr
+
+
+def test_what_the_file_needs_is_what_the_core_asks_for() -> None:
+    """The numbers of the note."""
+    manifest = (sources.root() / "shared/distributed/pyproject.toml").read_text()
+    assert f'requires-python = ">={floor.NEEDED["python"]}"' in manifest
+    assert f'"torch>={floor.NEEDED["torch"]}"' in manifest
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

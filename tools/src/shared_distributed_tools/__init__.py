@@ -11,6 +11,7 @@ header, lock       what the file, and the lock beside it, say about where it cam
 paths, files       which file in a repo, and how it is read and written safely
 status             what a vendored file looks like now
 vendoring, git     what would change in a repo; what git is asked
+floor              whether a project allows an older Python or torch than the file needs
 cli, commands      the console script `adapters`; terminal: how tables and diffs are shown
 downstream         a rendered file tried inside a copy of a downstream checkout
 migration          finding copies in any tree, and moving a project over, stage by stage

@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from . import vendoring
+from . import floor, vendoring
 from .catalog import ADAPTERS, adapter_named
 from .errors import RefusalError
 from .paths import repo_root
@@ -53,6 +53,9 @@ def vendor(name: str, repo: Path, path: str | None, dry_run: bool, force: bool) 
     """
     change = vendoring.vendor(repo_root(repo), adapter_named(name), path, force=force)
     print_diff(change.diff)
+    note = floor.note(change.seen.repo, change.seen.relative)
+    if note and change.writes_file:
+        click.secho(f"note: {note}", fg="yellow", err=True)
     if not dry_run:
         change.apply()
     done = "would be written" if dry_run else "written; commit it together with its lock"

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import vendoring
+from .. import floor, vendoring
 from ..catalog import CORE, CORE_DISTRIBUTION, Adapter
 from ..errors import RefusalError
 from ..files import read, with_newlines
@@ -105,14 +105,15 @@ def _to_vendored(standing: Standing, adapter: Adapter) -> Step:
     change = vendoring.vendor(repo, adapter, standing.copy, force=True)
     new = with_newlines(change.content, crlf=change.seen.crlf)
     changes = (_change(repo, standing.copy, new), _change(repo, _lock_of(repo, standing.copy), change.lock.encode()))
+    too_old = tuple(filter(None, [floor.note(repo, standing.copy)]))
     if finding is not None and finding.similarity == 100:
-        return Step(VENDORED, changes)
+        return Step(VENDORED, changes, too_old)
     differing = ", ".join(one.name for one in finding.differences) if finding else ""
     note = (
         f"{standing.copy} is not as any known copy{f': {differing}' if differing else ''}. The new file has none of "
         f"that; `adapters parity {repo / standing.copy} --adapter {adapter.name}` shows what differs"
     )
-    return Step(VENDORED, changes, (note,))
+    return Step(VENDORED, changes, (note, *too_old))
 
 
 def _to_package(standing: Standing, adapter: Adapter, source: str | None) -> Step:
