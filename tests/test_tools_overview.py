@@ -102,6 +102,15 @@ def test_stale_is_told(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (status(repo)["state"], status(repo)["exit_code"]) == ("stale", 40)
 
 
+def test_a_deleted_file_is_told_without_a_record_too(repo: Path) -> None:
+    """Put there by `vendor`, which leaves none: the lock says that something is missing."""
+    assert run("vendor", "mirasol", repo).exit_code == 0
+    (repo / PROJECT.copy).unlink()
+    seen = status(repo)
+    assert (seen["state"], seen["exit_code"]) == ("missing", 41)
+    assert seen["note"].startswith(f"{PROJECT.copy}: deleted, but its lock is here")
+
+
 def test_projects_that_cannot_be_moved_are_told(tmp_path: Path) -> None:
     """A copy in a larger file, one unlike any known, two of them, none."""
     known = known_variants(tmp_path)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Where projects stand: stage, state, edits, parity. Looks at the files, and not only at what was recorded."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from ..catalog import CORE_DISTRIBUTION, Adapter
 from ..errors import ToolError
 from ..files import read
+from ..lock import LOCK_SUFFIX, is_lock
+from ..paths import files_of
 from ..shim import shim_of
 from ..sources import core_version
 from ..status import State, inspect
@@ -89,8 +92,11 @@ def _state(standing: Standing, tree: SourceTree) -> tuple[str, str, str]:
 def _own(standing: Standing) -> tuple[str, str, str]:
     """For a project that has its own copy still, or none."""
     finding = standing.finding
+    if not standing.copy and "several" in standing.problem:
+        return "several copies", LOOK, standing.problem
     if not standing.copy:
-        return ("several copies", LOOK, standing.problem) if "several" in standing.problem else _NONE
+        deleted = next(_deleted(standing.repo), None)
+        return _NONE if deleted is None else (State.MISSING.label, BAD, f"{deleted}: {State.MISSING.meaning}")
     if standing.problem:
         state = "a copy in a larger file" if finding and finding.kind == "inlined" else "its own way to gather"
         return state, LOOK, "`adapters plan` says what to do"
@@ -100,6 +106,14 @@ def _own(standing: Standing) -> tuple[str, str, str]:
 
 
 _NONE = ("no copy", GOOD, "nothing to move")
+
+
+def _deleted(repo: Path) -> Iterator[str]:
+    """Vendored files of which only the lock is left."""
+    for lock in files_of(repo):
+        file = lock.with_name(lock.name.removesuffix(LOCK_SUFFIX))
+        if lock.name.endswith(".py" + LOCK_SUFFIX) and not os.path.lexists(file) and is_lock(lock):
+            yield file.relative_to(repo).as_posix()
 
 
 def _moved(standing: Standing, adapter: Adapter, tree: SourceTree) -> tuple[str, str, str]:
