@@ -50,8 +50,11 @@ def _group_from_name(name: str) -> Group:
 @lru_cache
 def _keep_order(overload: Any) -> None:
     """Inductor lowers an ordered operator to a kernel whose order it then loses: it files it under a buffer's name,
-    and looks under an operation's (torch 2.13). The kernel made here knows its predecessor itself.
+    and looks under an operation's (until torch 2.14). The kernel made here knows its predecessor itself, and keeps that
+    one's result alive: from 2.15 on, where inductor keeps the order, memory for nothing.
     """
+    if torch.__version__ >= "2.15":  # compared as versions, not as text
+        return
     from torch._inductor import ir
     from torch._inductor.lowering import register_lowering
     from torch.utils._pytree import tree_map_only
