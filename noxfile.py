@@ -130,9 +130,9 @@ def soak(session: nox.Session) -> None:
     run(session, "pytest", "-q", "tests/test_soak.py", *session.posargs)
 
 
-@nox.session(python="3.11", default=False)
+@nox.session(python="3.10", default=False)
 def floor(session: nox.Session) -> None:
-    """The tests on the oldest torch that is supported, in an environment of its own (4 GB); eager only."""
+    """The tests on the oldest Python and torch that are supported, in an environment of its own (4 GB); eager only."""
     session.install("torch==2.0.1", "numpy<2", "einops", "pytest", "hypothesis", *EDITABLE)
     for suite in ("core", *ADAPTERS):
         session.run("pytest", "-q", f"--suite={suite}", *session.posargs)
