@@ -133,7 +133,18 @@ def soak(session: nox.Session) -> None:
 @nox.session(python="3.10", default=False)
 def floor(session: nox.Session) -> None:
     """The tests on the oldest Python and torch that are supported, in an environment of its own (4 GB); eager only."""
-    session.install("torch==2.0.1", "numpy<2", "einops", "pytest", "hypothesis", *EDITABLE)
+    test_with(session, "torch==2.0.1", "numpy<2")
+
+
+@nox.session(default=False)
+def newest(session: nox.Session) -> None:
+    """The same on the newest torch there is, whatever that brings, in an environment of its own (8 GB)."""
+    test_with(session, "torch", "numpy")
+
+
+def test_with(session: nox.Session, *requirements: str) -> None:
+    """The core, the adapters and the vendored files, with another torch than the one that is pinned."""
+    session.install(*requirements, "einops", "pytest", "hypothesis", *EDITABLE)
     for suite in ("core", *ADAPTERS):
         session.run("pytest", "-q", f"--suite={suite}", *session.posargs)
     session.run("pytest", "-q", "--vendored", *session.posargs)
