@@ -273,6 +273,7 @@ def test_several_tensors_share_one_exchange(backend: str, worlds: Worlds) -> Non
         ("empty", "BadInputError", "no tensor in the container"),
         ("keys", "DisagreementError", "rank 1: all_gather of 'a' (2, 2) float32, 'c' (2, 3) float32"),
         ("one key", "DisagreementError", "rank 1: all_gather of 'b' (2, 2) float32"),
+        ("too many", "BadInputError", "rank 1 of 2: a container of 62 tensors, at most 61 are supported"),
         ("a list in a dict", "BadInputError", "rank 1 of 2: 'b': expected a tensor, got list"),
     ],
 )

@@ -250,6 +250,8 @@ def several_that_clash(how: str) -> Any:
         return attempt(lambda: core.all_gather({"a": a, "c" if rank else "b": b})[1])
     if how == "one key":
         return attempt(lambda: core.all_gather({"b" if rank else "a": a})[1])
+    if how == "too many":
+        return attempt(lambda: core.all_gather([a.requires_grad_()] * (62 if rank else 61))[1])
     if how == "a list in a dict":
         return attempt(lambda: core.all_gather({"a": a, "b": [b] if rank else b})[1])
     return attempt(lambda: core.all_gather([a, b])[1])

@@ -22,6 +22,8 @@ from ._world import Group, is_compiling, is_distributed
 
 Keys = Sequence[str] | None
 
+MAX_TENSORS = 61  # a bit each, beside two others, in an int64 of the header
+
 
 def agree_on_all(
     op: str, xs: Sequence[Tensor], dim: int, sizes: Sizes | None, *, grad: str, group: Group, keys: Keys
@@ -44,6 +46,8 @@ def _join(op: str, claims: list[Claim], keys: Keys) -> Claim:
         return claims[0]
     if not claims:
         return Claim(op, problem="there is no tensor in the container")
+    if len(claims) > MAX_TENSORS:
+        return Claim(op, problem=f"a container of {len(claims)} tensors, at most {MAX_TENSORS} are supported")
     names = [f"tensor {i}" for i in range(len(claims))] if keys is None else list(map(repr, keys))
     first = claims[0]
     for name, claim in zip(names, claims, strict=True):
