@@ -138,7 +138,7 @@ def floor(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def newest(session: nox.Session) -> None:
-    """The same on the newest torch there is, whatever that brings, in an environment of its own (8 GB)."""
+    """The same on the newest torch there is, whatever that brings, in an environment of its own (5 GB)."""
     test_with(session, "torch", "numpy")
 
 
