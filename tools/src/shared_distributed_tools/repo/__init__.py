@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Somebody's repo, read and written safely."""
