@@ -111,7 +111,7 @@ def test_names_that_a_module_hands_on_are_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["", "src/", "lib/", "build/lib/"])
 def test_a_package_is_found_wherever_it_stands(tmp_path: Path, place: str) -> None:
     """Tests and scripts beside the folder that holds it import it by its name; `build` is a folder like others."""
-    package(tmp_path / place, "from .distributed import all_gather\n")
+    package(tmp_path / place, "from pkg.distributed import all_gather\n", pkg="")
     write_files(tmp_path, {"tests/test_it.py": "from pkg.distributed import all_gather\n"})
     assert [use.site.path for use in uses_of(tmp_path, f"{place}pkg/distributed.py")] == sorted(
         [f"{place}pkg/use.py", "tests/test_it.py"]
@@ -121,7 +121,7 @@ def test_a_package_is_found_wherever_it_stands(tmp_path: Path, place: str) -> No
 def test_each_checkout_in_a_tree_has_its_own_copy(tmp_path: Path) -> None:
     """Two forks of one project side by side, one with a src folder: an import means the fork's own file."""
     for fork in ("one", "two/src"):
-        package(tmp_path / fork, "")
+        package(tmp_path / fork, "", pkg="")
         write_files(tmp_path / fork.partition("/")[0], {"tests/test_it.py": "from pkg.distributed import all_gather\n"})
     for fork in ("one", "two/src"):
         (use,) = uses_of(tmp_path, f"{fork}/pkg/distributed.py")

@@ -18,11 +18,7 @@ _COMMANDS = {
     "check": ("commands:check", "Say whether vendored files are current, stale or edited. Reads only."),
     "diff": ("commands:diff", "Show two diffs: a repo's edits, and our changes since."),
     "update": ("commands:update", "Bring vendored files up to date, merging with a repo's edits."),
-    "scan": (
-        "migration.scan_command:scan_command",
-        "Find copies of the originals in any tree, by structure. Reads only.",
-    ),
-    "fingerprint": ("migration.scan_command:fingerprint", "Record a copy, for scan to recognise."),
+    "scan": ("scan.command:command", "Find copies of the originals in any tree, by structure. Reads only."),
     "parity": ("parity.cli:command", "Run an old file and an adapter side by side, and compare (needs torch)."),
     "plan": ("migration.commands:plan", "Say what moving a repo over would change, and what to look at. Reads only."),
     "migrate": ("migration.commands:migrate", "Move a repo one stage on: vendored, package, core."),

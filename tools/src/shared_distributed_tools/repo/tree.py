@@ -54,6 +54,12 @@ class Source:
         return io.StringIO(self.text, newline=None).read().split("\n")
 
     @cached_property
+    def imports(self) -> list[ast.Import | ast.ImportFrom]:
+        """Every import statement, wherever it stands, by line."""
+        found = [node for node in ast.walk(self.tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+    @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
         """The node around each node."""
         return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}

@@ -78,7 +78,7 @@ def find_uses(tree: Tree, copy: str, names: Collection[str]) -> list[Use]:
         more: dict[str, str] = {}
         for path in tree.files:
             source = tree.source(path) if path == copy or _has_any(tree.content(path), words) else None
-            if source is not None:
+            if source is not None and (path == copy or modules.may_be_reached(source, handed_on)):
                 try:
                     file = _File(source, modules, handed_on, names)
                     uses[path] = list(file.uses())
@@ -118,8 +118,9 @@ class _Modules:
         self.copy = module_path(copy)
         self.known = {self.copy, *map(module_path, tree.files)}
         self.known |= {"/".join(path.split("/")[:end]) for path in self.known for end in range(1, path.count("/") + 1)}
+        self._packages = {path.rpartition("/")[0] for path in tree.files if path.endswith("__init__.py")}
         self._home = self.copy.rpartition("/")[0]  # the folder above the copy's outermost package
-        while self._home and f"{self._home}/__init__.py" in tree.files:
+        while self._home and self._home in self._packages:
             self._home = self._home.rpartition("/")[0]
 
     def find(self, file: str, dotted: str, level: int = 0) -> str | None:
@@ -129,11 +130,23 @@ class _Modules:
         if level:
             return _join(*folders[: len(folders) - level + 1], path) if level <= len(folders) + 1 else None
         # the nearest folder that has it: a tree may hold several checkouts of one project, and each imports its own
-        nearest_first = ["/".join(folders[:end]) for end in range(len(folders), -1, -1)]
-        for base in [*(place for one in nearest_first for place in (one, _join(one, "src"))), self._home]:
+        above = ["/".join(folders[:end]) for end in range(len(folders), -1, -1)]
+        outside_packages = [place for one in above if one not in self._packages for place in (one, _join(one, "src"))]
+        for base in [*outside_packages, self._home, *above]:  # a script in a package finds what lies beside it
             if _join(base, path.partition("/")[0]) in self.known:
                 return _join(base, path)
         return None
+
+    def may_be_reached(self, source: Source, handed_on: Collection[str]) -> bool:
+        """Whether an import of a file leads to the copy, to something above it or to what another file hands on."""
+        wanted = {self.copy, *handed_on}
+        wanted |= {"/".join(path.split("/")[:end]) for path in wanted for end in range(path.count("/") + 1)}
+        for node in source.imports:
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            level = 0 if isinstance(node, ast.Import) else node.level
+            if any(self.find(source.path, module, level) in wanted for module in modules):
+                return True
+        return False
 
     def name_in_copy(self, meaning: str | None) -> str | None:
         """The copy's name for what a path means, attributes of it included; "" for the module, None for others."""
@@ -238,14 +251,14 @@ class _File:
         self.imports: list[Use] = []
         if self.is_copy:
             self.meanings = {(self.module, name): _join(modules.copy, name) for name in names}
-        for node in sorted(self.place, key=_position):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                self._follow_import(node)
-        for node in sorted(self.place, key=_position):
-            if isinstance(node, ast.Assign):
-                self._follow_assignment(node.targets, node.value)
-            elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-                self._follow_assignment([node.target], node.value)
+        for node in source.imports:
+            self._follow_import(node)
+        assignments = [node for node in self.place if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr)]
+        for assignment in sorted(assignments, key=_position):
+            if isinstance(assignment, ast.Assign):
+                self._follow_assignment(assignment.targets, assignment.value)
+            elif assignment.value is not None:
+                self._follow_assignment([assignment.target], assignment.value)
 
     def exports(self) -> dict[str, str]:
         """What other files get from here: path -> what it means in the copy."""
