@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from shared_distributed_tools.migration.record import RECORD, read_record
 
 from downstream.commands import run as adapters
 from downstream.old_copies import RIGHT, WITHOUT_NAMES, copy_with
 from shared_distributed_tools.catalog import ADAPTERS, adapter_named
 from shared_distributed_tools.errors import ToolError
-from shared_distributed_tools.migration.record import RECORD, read_record
 from shared_distributed_tools.parity import run, sides, supplied
 from shared_distributed_tools.parity.cases import (
     ONE_NEEDS_GRADIENT,

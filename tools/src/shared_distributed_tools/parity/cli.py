@@ -8,9 +8,6 @@ import click
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from ..catalog import ADAPTERS, adapter_named
-from ..errors import RefusalError
-from ..migration.record import add_parity, read_record
-from ..paths import repo_root
 from ..terminal import console, progress
 
 WORLD_SIZES = (1, 2, 3)
@@ -28,11 +25,8 @@ WORLD_SIZES = (1, 2, 3)
     help="How many ranks; may be repeated.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
-@click.option("--record", "repo", type=click.Path(path_type=Path), help="Note the result in this repo's record.")
 @click.pass_context
-def command(
-    ctx: click.Context, file: Path, adapter: str, world_size: tuple[int, ...], is_json: bool, repo: Path | None
-) -> None:
+def command(ctx: click.Context, file: Path, adapter: str, world_size: tuple[int, ...], is_json: bool) -> None:
     """Run the old FILE and an adapter side by side on real ranks, and compare them bit for bit.
 
     FILE is run, in child processes: its code is what this is about. Needs no GPU and no network. Exit code 30 if
@@ -41,23 +35,10 @@ def command(
     from . import report  # torch comes with these, and `--help` goes without
     from .run import compare
 
-    root = None if repo is None else _checked_repo(repo, file)
     with progress(MofNCompleteColumn(), TimeElapsedColumn()) as report_progress:
         comparison = compare(file, adapter_named(adapter), world_size, progress=report_progress)
-    if root is not None:
-        add_parity(root, report.as_record(comparison, root))
     if is_json:
         click.echo(json.dumps(report.as_json(comparison), indent=2))
     else:
         report.show(comparison, console())
     ctx.exit(report.exit_code(comparison))
-
-
-def _checked_repo(repo: Path, file: Path) -> Path:
-    """The repo's folder, once it is known that a result can be noted there: before a run, not after it."""
-    root = repo_root(repo)
-    if not file.resolve().is_relative_to(root):
-        msg = f"{file} is not in {repo}; --record takes the repo that the file lies in"
-        raise RefusalError(msg)
-    read_record(root)  # a damaged one is refused
-    return root
