@@ -19,7 +19,7 @@ _COMMANDS = {
     "diff": ("commands:diff", "Show two diffs: a repo's edits, and our changes since."),
     "update": ("commands:update", "Bring vendored files up to date, merging with a repo's edits."),
     "scan": ("scan.command:command", "Find copies of the originals in any tree, by structure. Reads only."),
-    "parity": ("parity.cli:command", "Run an old file and an adapter side by side, and compare (needs torch)."),
+    "parity": ("parity.command:command", "Run an old file and an adapter side by side, and compare (needs torch)."),
     "plan": ("migration.commands:plan", "Say what moving a repo over would change, and what to look at. Reads only."),
     "migrate": ("migration.commands:migrate", "Move a repo one stage on: vendored, package, core."),
     "rollback": ("migration.commands:rollback", "Take a repo back one stage, byte for byte."),

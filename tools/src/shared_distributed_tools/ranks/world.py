@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from .rank import Place, dumps, serve
 
@@ -22,6 +22,7 @@ _context = multiprocessing.get_context("forkserver")
 _START = 120.0  # seconds for a world to come up, on a machine that is busy with something else
 _MEMORY = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS}  # which one depends on what was overwritten
 CRASHED, HUNG = "crashed (SIGABRT or SIGSEGV)", "hung"
+_World = TypeVar("_World", bound="World")
 
 
 def preload(*modules: str) -> None:
@@ -82,7 +83,7 @@ class World:
         self._pipes: list[Connection] = []
         self._places: list[Place] = []
 
-    def __enter__(self) -> "World":
+    def __enter__(self: _World) -> _World:
         return self
 
     def __exit__(self, *exc: object) -> None:
