@@ -60,7 +60,7 @@ def test_a_command_is_found_by_its_name() -> None:
     """In the module of its name, or in `command` of the room of its name; the help has a line for each."""
     output = run("--help").output
     for name, (module, _) in COMMANDS.items():
-        if name in {*MOVING, "parity"}:
+        if name in MOVING:
             continue
         assert module.split(".")[-1] == name or module == f"{name}.command"
         command = import_module(f"shared_distributed_tools.{module}").command

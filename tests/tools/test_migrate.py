@@ -2,7 +2,6 @@
 """migrate and status: every project through every stage, exactly the files that change, and git undoes each."""
 
 import json
-import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ import pytest
 
 from downstream.commands import done, moved, refused, run
 from downstream.projects import EDITED, INLINED, PROJECTS, Project
-from downstream.ranks import check_alone, check_on_rank
+from downstream.ranks import check_all
 from downstream.trees import commit, edit, edit_at_the_end, git, newer, write_files
 from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.migrate.stages import look_at
+from shared_distributed_tools.ranks import World
 from shared_distributed_tools.render import render, sources
 from shared_distributed_tools.render.shim import shim
 
@@ -91,20 +91,12 @@ def test_every_project_works_at_every_stage(tmp_path: Path) -> None:
     """Its own check passes, alone and on two ranks, with the original, the vendored file and the package."""
     repos = [project.make(tmp_path / "repos", name) for name, project in PROJECTS.items()]
     folders = [str(repo) for repo in repos]
-    context = multiprocessing.get_context("spawn")
-    for stage in ("original", "vendored", "package"):
-        for repo in repos if stage != "original" else ():
-            moved(repo, stage)
-        check_alone(folders)
-        ranks = [
-            context.Process(target=check_on_rank, args=(rank, 2, str(tmp_path / f"store {stage}"), folders))
-            for rank in range(2)
-        ]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join(120)
-        assert [process.exitcode for process in ranks] == [0, 0], stage
+    with World(2) as world:
+        for stage in ("original", "vendored", "package"):
+            for repo in repos if stage != "original" else ():
+                moved(repo, stage)
+            check_all(folders)
+            world.run(check_all, folders)
 
 
 def test_without_write_nothing_is_written(repo: Path) -> None:

@@ -29,6 +29,8 @@ INSIDE = {
     ],
     "scan": ["fingerprint", "compare", "relatives", "survey", "command"],
     "vendor": ["state", "content", "check", "update", "command"],
+    "ranks": ["oracle", "rank", "world", "__init__"],
+    "parity": ["cases", "load", "observed", "truth", "play", "verdict", "compare", "report", "command"],
     "migrate": ["stages", "to_core", "risks", "plan", "status", "command"],
 }
 

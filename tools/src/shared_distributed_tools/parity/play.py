@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""One case on one rank: the call as a user writes it, and what came of it."""
+"""One case on one rank: the call as a user writes it, and what came of it.
+
+`start` loads a subject, once in a process; then `play` plays one case after the other.
+"""
 
 import inspect
+import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import oracle
+from ..ranks.oracle import values
+from ..ranks.rank import join_group, place
+from . import truth
 from .cases import (
     BAD_DIM,
     ONE_BAD_DIM,
@@ -21,29 +27,48 @@ from .cases import (
     Case,
     carries_gradient,
 )
-from .loading import Loaded, kind_of
-from .seen import Observation, Raised, as_data
+from .load import Description, Loaded, Subject, kind_of, load
+from .observed import Observation, Raised, as_data
 
 OUT_OF_RANGE = 3  # a dim that the inputs do not have
 GUARD = -77.0  # lies behind the one number of an expanded gradient, and must lie there afterwards
+ADDED = "all_reduce_grads"  # every adapter takes it, beyond what its original takes
+_loaded: Loaded | None = None
 
 
-class Actor:
-    """Plays cases with one side's module. `join`: enters the process group, where that is left to a case."""
+class NotLoaded(NamedTuple):
+    """What loading raised."""
 
-    def __init__(self, loaded: Loaded, rank: int, join: Callable[[], None]) -> None:
-        self._loaded, self._rank, self._join = loaded, rank, join
+    text: str
+    for_an_import: bool
 
-    def play(self, case: Case) -> Observation:
-        """What this rank sees; whatever is raised is part of it."""
-        self._loaded.supply.forget()
-        performance = _Performance(case, self._rank, self._loaded.module, self._join)
-        raised = None
-        try:
-            performance.perform()
-        except BaseException as error:  # SystemExit too: the old code is what is looked at
-            raised = Raised(performance.step, *in_names(error))
-        return Observation(performance.parts, raised, self._loaded.supply.names())
+
+def start(subject: Subject, join: bool) -> Description | NotLoaded:
+    """Load a subject, and then enter the process group unless that is left to a case."""
+    global _loaded
+    warnings.simplefilter("ignore")
+    try:
+        _loaded = load(subject)
+        if join:
+            join_group()
+        return _loaded.describe()
+    except BaseException as error:  # SystemExit too: the old code is what is looked at
+        (name, *_), message = in_names(error)
+        return NotLoaded(f"{name}: {message}", isinstance(error, ImportError))
+
+
+def play(case: Case) -> Observation:
+    """What this rank observes; whatever is raised is part of it."""
+    assert _loaded is not None
+    _loaded.builtins.used.clear()
+    performance = _Performance(case, place().rank, _loaded.module)
+    raised = None
+    try:
+        performance.perform()
+    except BaseException as error:
+        raised = Raised(performance.step, *in_names(error))
+    not_defined = _loaded.builtins.used | _loaded.builtins.used_at_import
+    return Observation(performance.parts, raised, tuple(sorted(not_defined)))
 
 
 def in_names(error: BaseException) -> tuple[tuple[str, ...], str]:
@@ -52,10 +77,10 @@ def in_names(error: BaseException) -> tuple[tuple[str, ...], str]:
 
 
 class _Performance:
-    """One case, with the parts seen so far."""
+    """One case, with the parts observed so far."""
 
-    def __init__(self, case: Case, rank: int, module: Any, join: Callable[[], None]) -> None:
-        self.case, self.rank, self.join = case, rank, join
+    def __init__(self, case: Case, rank: int, module: Any) -> None:
+        self.case, self.rank = case, rank
         self.subject = getattr(module, case.function)
         self.parts: dict[str, Any] = {}
         self.step = "the call"
@@ -63,7 +88,7 @@ class _Performance:
     def perform(self) -> None:
         case = self.case
         if case.variant == SIGNATURE:
-            self.parts["signature"] = as_data(signature(self.subject))
+            self.parts["signature"] = as_data(signature(self.subject, case))
         elif case.late:
             self._perform_late()
         elif case.function in VALUES:
@@ -71,7 +96,7 @@ class _Performance:
         elif case.function == "get_is_distributed":
             self.parts["result"] = as_data([self.subject(), self.subject(), callable(self.subject.cache_clear)])
         elif case.function == "split_by_rank":
-            self._see(self.subject(self._everyones_input()))
+            self._note(self.subject(self._everyones_input()))
         else:
             self._perform_on_a_tensor()
 
@@ -79,8 +104,8 @@ class _Performance:
         x = self._input()
         before = x.detach().clone()
         result = self._calling()(x)
-        self._see(result, x)
-        self.parts[oracle.INPUT] = as_data(_kept(x, before))
+        self._note(result, x)
+        self.parts[truth.INPUT] = as_data(_kept(x, before))
         y = result[0] if isinstance(result, tuple) else result
         if self.case.upstream != "none" and y.requires_grad:
             self.step = "the backward"
@@ -91,7 +116,7 @@ class _Performance:
         case = self.case
         if case.function == "get_is_distributed":
             self.parts["before"] = as_data(self.subject())
-            self.join()
+            join_group()
             self.parts["after"] = as_data(self.subject())
             self.subject.cache_clear()
             self.parts["after cache_clear"] = as_data(self.subject())
@@ -101,14 +126,14 @@ class _Performance:
             try:
                 result = call(self._input())
                 self.parts[moment] = as_data(result)
-            except Exception as error:  # the other moment is to be seen as well
+            except Exception as error:  # the other moment is observed as well
                 self.parts[moment] = as_data(in_names(error)[0][0])
             if moment == "before":
-                self.join()
+                join_group()
         self.parts["called anew"] = as_data(self._calling()(self._input()))
 
-    def _see(self, result: Any, x: Tensor | None = None) -> None:
-        """Take down what a call returned: a tensor and sizes are two parts, anything else is one."""
+    def _note(self, result: Any, x: Tensor | None = None) -> None:
+        """Note what a call returned: a tensor and sizes are two parts, anything else is one."""
         if isinstance(result, tuple) and len(result) == 2:
             self.parts["output"], self.parts["sizes"] = map(as_data, result)
         else:
@@ -119,14 +144,14 @@ class _Performance:
 
     def _differentiate(self, x: Tensor, y: Tensor) -> None:
         case = self.case
-        arriving = oracle.arriving_at(case, self.rank, y.shape)
+        arriving = truth.arriving_at(case, self.rank, y.shape)
         if case.upstream == "total":
             y.sum().backward()
         elif case.upstream == "second":
             (first,) = torch.autograd.grad((arriving * y * y).sum(), x, create_graph=True)
-            self.parts[oracle.GRADIENT] = as_data(first)
-            along = oracle.direction(self.rank, x.shape, case.dtype)
-            self.parts[oracle.SECOND] = as_data(torch.autograd.grad((first * along).sum(), x)[0])
+            self.parts[truth.GRADIENT] = as_data(first)
+            along = truth.direction(self.rank, x.shape, case.dtype)
+            self.parts[truth.SECOND] = as_data(torch.autograd.grad((first * along).sum(), x)[0])
             return
         else:
             memory = torch.full((max(y.numel(), 1),), GUARD, dtype=y.dtype)
@@ -139,8 +164,8 @@ class _Performance:
                 memory = arriving
             before = memory.clone()
             y.backward(arriving)
-            self.parts[oracle.UPSTREAM] = as_data(_kept(memory, before))
-        self.parts[oracle.GRADIENT] = as_data(x.grad)
+            self.parts[truth.UPSTREAM] = as_data(_kept(memory, before))
+        self.parts[truth.GRADIENT] = as_data(x.grad)
 
     def _input(self) -> Tensor:
         case, rank = self.case, self.rank
@@ -155,7 +180,7 @@ class _Performance:
             shape = (*shape, 1)
         elif case.variant == "ranks differ in all else":
             shape, dtype = (*shape[:1], *[rank + 1] * rank), ("float32", "int64", "bool")[rank % 3]
-        x = oracle.values(rank, shape, dtype)
+        x = values(rank, shape, dtype)
         if case.strided:
             x = transposed(x)
         needs = case.upstream != "none" and (case.variant != ONE_NEEDS_GRADIENT or rank == 0)
@@ -163,7 +188,7 @@ class _Performance:
 
     def _everyones_input(self) -> Any:
         case = self.case
-        parts = [oracle.values(rank, case.shape(size), case.dtype) for rank, size in enumerate(case.sizes)]
+        parts = [values(rank, case.shape(size), case.dtype) for rank, size in enumerate(case.sizes)]
         return torch.stack(parts) if case.variant == "tensor" else (list if case.variant == "list" else tuple)(parts)
 
     def _plain_arguments(self) -> tuple[Any, ...]:
@@ -181,14 +206,14 @@ class _Performance:
         if case.function == "gather_sizes":
             return lambda x: subject(x, dim=dim)
         if case.function == "pad_dim_to":
-            return lambda x: subject(x, int(case.variant.split()[-1]), dim=dim)
+            return lambda x: subject(x, case.length, dim=dim)
         if case.kind in ("module", "summing module"):
             self.step = "building the module"
             module = subject(dim=dim, **({"all_reduce_grads": True} if case.summed else {}))
             self.step = "the call"
-            self.parts["attributes"] = as_data(
-                [f"{name}={value}" for name, value in sorted(vars(module).items()) if not name.startswith("_")]
-            )
+            attributes = {name: value for name, value in vars(module).items() if name not in _ignored(case)}
+            public = [f"{name}={value}" for name, value in sorted(attributes.items()) if not name.startswith("_")]
+            self.parts["attributes"] = as_data(public)
             return self._with_sizes(module, sizes)
         if case.kind == "callable" and not carries_gradient(case.function):
             if case.style == "keywords":
@@ -205,7 +230,7 @@ class _Performance:
 
 
 def _kept(memory: Tensor, before: Tensor) -> str:
-    return oracle.KEPT if torch.equal(memory, before) else oracle.OVERWRITTEN
+    return truth.KEPT if torch.equal(memory, before) else truth.OVERWRITTEN
 
 
 def transposed(x: Tensor) -> Tensor:
@@ -214,19 +239,29 @@ def transposed(x: Tensor) -> Tensor:
     return x.permute(backwards).contiguous().permute(backwards)
 
 
-def signature(value: Any) -> list[str]:
-    """How a public name is called, without annotations. Of a Function: how many arguments, as `apply` has no names."""
-    kind = kind_of(value)
+def _ignored(case: Case) -> tuple[str, ...]:
+    """Parameters that do not count: what the adapter has beyond an original without it."""
+    return () if "summing" in case.kind else (ADDED,)
+
+
+def signature(value: Any, case: Case) -> list[str]:
+    """How a public name is called, without annotations. `apply` has no names: of it, how many arguments it takes."""
+    kind, ignored = kind_of(value), _ignored(case)
     if kind in ("function", "summing function"):
-        return [f"Function of {len(inspect.signature(value.forward).parameters) - 1} arguments"]
+        return [f"Function of {len(_parameters(value.forward, ignored)) - 1} arguments"]
     if kind in ("module", "summing module"):
-        return ["module", _bare(value.__init__), _bare(value.forward)]
-    if inspect.ismethod(value) or inspect.isbuiltin(value):
-        return ["apply of a Function"]
-    return [_bare(value)]
+        return ["module", _bare(value.__init__, ignored), _bare(value.forward, ignored)]
+    if carries_gradient(case.function):  # `AllGather.apply`, or a function around it
+        function = getattr(value, "__self__", None)
+        count = len(_parameters(value if function is None else function.forward, ignored))
+        return [f"{count if function is None else count - 1} arguments"]
+    return [_bare(value, ignored)]
 
 
-def _bare(function: Any) -> str:
-    found = inspect.signature(function)
-    parameters = [parameter.replace(annotation=parameter.empty) for parameter in found.parameters.values()]
-    return str(found.replace(parameters=parameters, return_annotation=found.empty))
+def _parameters(function: Any, ignored: tuple[str, ...]) -> list[inspect.Parameter]:
+    found = inspect.signature(function).parameters.values()
+    return [parameter.replace(annotation=parameter.empty) for parameter in found if parameter.name not in ignored]
+
+
+def _bare(function: Any, ignored: tuple[str, ...]) -> str:
+    return str(inspect.Signature(_parameters(function, ignored)))

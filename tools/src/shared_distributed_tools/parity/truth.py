@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What each rank puts in, and what it should see: both computed in one process, from one rule.
-
-Every value depends on its rank and its place, every upstream gradient on the rank that holds it and its
-place: constants would hide a wrong order, slice, scale or sum. All are small whole numbers, so that sums
-over the ranks are exact in every dtype, whatever their order.
-"""
+"""What each rank should observe, computed in one process."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,30 +7,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..ranks.oracle import numbers, upstream, values
 from .cases import ONE_NEEDS_GRADIENT, Case
-from .seen import as_data
+from .observed import as_data
 
 GRADIENT, SECOND, INPUT, UPSTREAM = "gradient", "second derivative", "input", "upstream gradient"
 KEPT, OVERWRITTEN = "left alone", "overwritten"  # of the last two
 
 
-def values(rank: int, shape: Sequence[int], dtype: str) -> Tensor:
-    """A rank's input: whole numbers below 97."""
-    return _numbers(7, 31 * rank + 5, 97, shape, dtype)
-
-
-def upstream(rank: int, shape: Sequence[int], dtype: str) -> Tensor:
-    """The gradient that arrives at a rank's gathered tensor: whole numbers from -3 to 3."""
-    return _numbers(3, 5 * rank + 1, 7, shape, dtype) - 3
-
-
 def direction(rank: int, shape: Sequence[int], dtype: str) -> Tensor:
     """Along which a rank's gradient is differentiated once more: whole numbers from 1 to 5."""
-    return _numbers(2, rank, 5, shape, dtype) + 1
+    return numbers(rank, 2, 5, shape, dtype, shift=-1)
 
 
 def truth(case: Case, rank: int, alone: str) -> dict[str, Any] | None:
-    """The right answer, part by part as a rank reports it; None where there is none, or it is an exception.
+    """The right answer, part by part as a rank observes it; None where there is none, or it is an exception.
 
     alone: what the adapter's contract has for a gather without other ranks: "input", "gathers" or "raises".
     """
@@ -86,8 +72,3 @@ def arriving_at(case: Case, rank: int, shape: Sequence[int]) -> Tensor:
 
 def _sizes(case: Case) -> Any:
     return as_data(torch.tensor(case.sizes, dtype=torch.long))
-
-
-def _numbers(step: int, start: int, modulus: int, shape: Sequence[int], dtype: str) -> Tensor:
-    whole = (torch.arange(torch.Size(shape).numel()) * step + start) % modulus
-    return (whole % 3 == 0 if dtype == "bool" else whole.to(getattr(torch, dtype))).view(tuple(shape))

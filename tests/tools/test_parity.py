@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import torch
-from shared_distributed_tools.migration.record import RECORD, read_record
+from click.testing import CliRunner, Result
+from torch import nn
 
-from downstream.commands import run as adapters
 from downstream.old_copies import RIGHT, WITHOUT_NAMES, copy_with
 from shared_distributed_tools.catalog import ADAPTERS, adapter_named
+from shared_distributed_tools.cli import main
 from shared_distributed_tools.errors import ToolError
-from shared_distributed_tools.parity import run, sides, supplied
+from shared_distributed_tools.parity import compare as compare_module
+from shared_distributed_tools.parity import load
 from shared_distributed_tools.parity.cases import (
     ONE_NEEDS_GRADIENT,
+    OTHER_NDIM,
     OTHER_SHAPE,
     SIGNATURE,
     Case,
@@ -30,15 +32,13 @@ from shared_distributed_tools.parity.cases import (
     every_three,
     generate,
 )
-from shared_distributed_tools.parity.loading import Loaded, Subject, describe
-from shared_distributed_tools.parity.oracle import truth, upstream, values
-from shared_distributed_tools.parity.ranks import Deadlines, Ranks
-from shared_distributed_tools.parity.run import Comparison, compare
-from shared_distributed_tools.parity.seen import Observation, Outcome, Raised
+from shared_distributed_tools.parity.compare import DEADLINES, Comparison, Ranks, compare
+from shared_distributed_tools.parity.load import Loaded, Subject
+from shared_distributed_tools.parity.observed import Observation, Outcome, Raised
+from shared_distributed_tools.parity.play import signature
+from shared_distributed_tools.parity.truth import truth
 from shared_distributed_tools.parity.verdict import Verdict, is_same_error
-from shared_distributed_tools.processes import CRASHED, HUNG
-
-pytestmark = pytest.mark.usefixtures("server_of_the_tools")
+from shared_distributed_tools.ranks import CRASHED, HUNG
 
 Keep = Callable[[Case], bool]
 
@@ -87,7 +87,11 @@ def better(found: Comparison) -> set[tuple[str, str]]:
 
 
 def api_of(adapter: str) -> dict[str, Kind]:
-    return describe(Loaded(importlib.import_module(f"{adapter.replace('-', '_')}_distributed"))).api
+    return Loaded(importlib.import_module(f"{adapter.replace('-', '_')}_distributed")).describe().api
+
+
+def adapters(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 # ------------------------------------------------------------------ what it sees
@@ -148,13 +152,40 @@ def test_two_exceptions_where_one_is_due_are_both_right(tmp_path: Path) -> None:
     assert finding.difference.old == "KeyError in the call: 'always'"
 
 
+def test_a_call_that_returned_and_is_refused_now_is_stricter_and_not_better(tmp_path: Path) -> None:
+    """Ranks that disagree on the number of dims, of which the old file knows nothing: somebody may rely on it."""
+    case = Case("all_gather_same_dim", "callable", 2, sizes=(2, 2), variant=OTHER_NDIM)
+    found = compared(tmp_path, RIGHT, [case])
+    (finding,) = found.findings
+    assert (finding.verdict, finding.difference.old) == (Verdict.STRICTER, "returned")
+    assert finding.difference.new.startswith("DisagreementError in the call")
+
+
+def test_what_an_adapter_takes_beyond_its_original_is_no_difference() -> None:
+    """`all_reduce_grads`, in signatures and as an attribute; where the original has it, it counts."""
+
+    class Plain(nn.Module):
+        def __init__(self, *, dim: int = 0) -> None: ...
+        def forward(self, x: object) -> None: ...
+
+    class Summing(nn.Module):
+        def __init__(self, *, dim: int = 0, all_reduce_grads: bool = False) -> None: ...
+        def forward(self, x: object) -> None: ...
+
+    plain, summing = (Case("AllGather", kind, 0, variant=SIGNATURE) for kind in ("module", "summing module"))
+    assert signature(Plain, plain) == signature(Summing, plain) == ["module", "(self, *, dim=0)", "(self, x)"]
+    assert signature(Summing, summing) != signature(Plain, summing)
+    assert compare_module._does_for("summing module", "module")
+    assert not compare_module._does_for("module", "summing module")
+
+
 def test_a_name_of_another_kind_is_different_and_not_called(tmp_path: Path) -> None:
     """A module where the adapter has a Function: whatever calling it would raise says nothing more."""
     file = tmp_path / "distributed.py"
     file.write_text(RIGHT)
     found = compare(file, adapter_named("spear-tts"), [2], choose=chosen(no_group))
     assert different(found) == {("AllGather", "signature")}
-    assert found.counts("AllGather") == {"same": 0, "better": 0, "different": 1}
+    assert found.counts("AllGather") == {"same": 0, "better": 0, "stricter": 0, "different": 1}
     assert found.only_new == ["all_gather"]
 
 
@@ -186,7 +217,7 @@ def test_helpers_from_a_module_that_is_not_there_are_supplied(tmp_path: Path) ->
     found = compared(tmp_path, "from musiclm import exists, pad_dim_to\n" + WITHOUT_NAMES)
     assert found.old.description.not_importable == ["exists", "pad_dim_to"]
     assert found.old.description.not_defined == []
-    assert found.counts() == {"same": len(found.findings), "better": 0, "different": 0}
+    assert found.counts() == {"same": len(found.findings), "better": 0, "stricter": 0, "different": 0}
 
 
 def test_a_name_that_is_missing_at_import_is_supplied(tmp_path: Path) -> None:
@@ -194,7 +225,7 @@ def test_a_name_that_is_missing_at_import_is_supplied(tmp_path: Path) -> None:
     text = RIGHT.replace("from torch.autograd import Function\n", "")
     found = compared(tmp_path, text, lambda case: a_few(case) and case.world == 0)
     assert found.old.description.not_defined == ["Function"]
-    assert found.counts() == {"same": 0, "better": len(found.findings), "different": 0}
+    assert found.counts() == {"same": 0, "better": len(found.findings), "stricter": 0, "different": 0}
 
 
 def test_a_name_without_an_obvious_meaning_is_left_and_reported(tmp_path: Path) -> None:
@@ -206,15 +237,15 @@ def test_a_name_without_an_obvious_meaning_is_left_and_reported(tmp_path: Path) 
 
 
 def test_every_name_in_the_table_means_something() -> None:
-    """Each can be resolved, and a use of it is noted."""
-    for name in supplied._MEANINGS:
-        supply = supplied.Supply()
-        value = supply.get(name)
-        if not isinstance(value, type):
-            assert supply.names() == ()
-            assert value.__doc__ is not None
-            assert hasattr(value, "__name__")
-        assert supply.names() == (name,)
+    """Each can be looked up, and its use is noted, unless the file imports it; Python's builtins are not noted."""
+    for name in load.MEANINGS:
+        found = load.Builtins()
+        assert callable(found[name]) or hasattr(found[name], "__name__")
+        assert found.used == {name}
+    found = load.Builtins(frozenset({"exists"}))
+    assert (found["exists"](0), found["len"]("ab"), found.used) == (True, 2, set())
+    with pytest.raises(KeyError):
+        found["is_given"]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +267,7 @@ def test_an_error_where_the_adapter_gives_the_right_answer_is_better(tmp_path: P
     """Sizes in a list: the copy raises, as the originals do."""
     cases = [Case("all_gather_variable_dim", "callable", 2, sizes=sizes, given="list") for sizes in ((3, 1), (0, 0))]
     found = compared(tmp_path, copy_with("an error for sizes in a list"), cases)
-    assert found.counts() == {"same": 0, "better": 2, "different": 0}
+    assert found.counts() == {"same": 0, "better": 2, "stricter": 0, "different": 0}
     assert better(found) == {(cases[0].function, "AttributeError in the call: 'list' object has no attribute 'to'")}
 
 
@@ -255,7 +286,7 @@ def test_a_copy_that_takes_its_process_down_is_contained(tmp_path: Path, edit: s
     """It is a finding of that case; the next one is compared as ever."""
     plain = Case("AllGather", "summing module", 2, sizes=(3, 1), upstream="ranked")
     cases = [replace(plain, summed=True), plain]
-    found = compared(tmp_path, copy_with(edit), cases, deadlines=Deadlines(grace=3.0))
+    found = compared(tmp_path, copy_with(edit), cases, deadlines=DEADLINES._replace(after_first=3.0))
     assert [finding.verdict for finding in found.findings] == [Verdict.BETTER, Verdict.SAME]
     assert found.findings[0].difference.old == gave
 
@@ -272,9 +303,9 @@ def test_a_crash_without_a_group_is_contained(tmp_path: Path) -> None:
 def test_a_rank_that_died_since_it_answered_is_a_crash() -> None:
     """Memory that a case damaged may take its process down when nobody looks."""
     case = Case("all_gather_same_dim", "callable", 1, sizes=(3,))
-    with Ranks(Subject("installed", "musiclm_distributed"), 1, joined=True, deadlines=Deadlines()) as ranks:
+    with Ranks(Subject("installed", "musiclm_distributed"), 1, joined=True) as ranks:
         assert ranks.ask(case).broken == ""
-        (process,) = ranks._processes
+        (process,) = ranks.processes
         assert process.pid is not None
         os.kill(process.pid, signal.SIGABRT)
         process.join(30)
@@ -293,7 +324,7 @@ class Scripted:
     def ask(self, _case: Case) -> Outcome:
         return type(self).answers.pop(0)
 
-    def end(self) -> None:
+    def kill(self) -> None:
         pass
 
 
@@ -302,16 +333,16 @@ SOME_CASES = [Case("AllGather", "module", 2, sizes=(3, 3), dim=dim) for dim in r
 
 
 def played(monkeypatch: pytest.MonkeyPatch, answers: list[Outcome]) -> tuple[list[Outcome], int]:
-    monkeypatch.setattr(run, "Ranks", Scripted)
+    monkeypatch.setattr(compare_module, "Ranks", Scripted)
     Scripted.answers, Scripted.started = answers, 0
-    return list(run._play(Subject("file", ""), 2, SOME_CASES, Deadlines())), Scripted.started
+    return list(compare_module.play_all(Subject("file", ""), 2, SOME_CASES)), Scripted.started
 
 
 def test_after_some_hangs_the_rest_is_taken_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of one function at one world size, each in ranks of its own, and nobody waits any more."""
     hung = Outcome((None, None), HUNG)
-    outcomes, started = played(monkeypatch, [hung] * run.HANGS)
-    assert (outcomes, started) == ([hung] * len(SOME_CASES), run.HANGS)
+    outcomes, started = played(monkeypatch, [hung] * compare_module.HANGS)
+    assert (outcomes, started) == ([hung] * len(SOME_CASES), compare_module.HANGS)
 
 
 def test_a_crash_is_blamed_on_a_case_only_if_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +370,7 @@ ALONE = [Case("AllGather", "summing module", world, sizes=(3,), upstream="ranked
 def test_an_error_alone_is_better_where_the_adapter_does_as_its_contract_says(tmp_path: Path) -> None:
     """Its input and no sizes, from musiclm's: right for this adapter, if not for all."""
     found = compared(tmp_path, copy_with("an error in the backward when alone"), ALONE)
-    assert found.counts() == {"same": 0, "better": 2, "different": 0}
+    assert found.counts() == {"same": 0, "better": 2, "stricter": 0, "different": 0}
     ((function, gave),) = better(found)
     assert (function, gave.partition(":")[0]) == ("AllGather", "AttributeError in the backward")
 
@@ -359,7 +390,7 @@ def test_one_process_agrees_with_the_adapter_wherever_it_knows(adapter: str, fun
     cases = [case for case in generate(api, [2]) if case.world and not case.alone and truth(case, 0, "")]
     assert {case.function for case in cases} == set(functions)
     subject = Subject("installed", f"{adapter.replace('-', '_')}_distributed")
-    with Ranks(subject, 2, joined=True, deadlines=Deadlines()) as ranks:
+    with Ranks(subject, 2, joined=True) as ranks:
         for case in cases:
             for rank, seen in enumerate(ranks.ask(case).by_rank):
                 right = truth(case, rank, "")
@@ -377,7 +408,7 @@ def test_one_process_agrees_with_the_adapter_alone(adapter: str, world: int) -> 
     api = {name: kind for name, kind in api_of(adapter).items() if name in gathers}
     cases = [case for case in generate(api, [1]) if case.world == world and case.depends_on_adapter]
     subject = Subject("installed", adapter_named(adapter).module)
-    with Ranks(subject, 1, joined=world == 1, deadlines=Deadlines()) as ranks:
+    with Ranks(subject, 1, joined=world == 1) as ranks:
         for case in cases:
             right = truth(case, 0, alone)
             assert (right is not None) == (alone == "input" or (alone == "gathers" and world == 1))
@@ -387,14 +418,6 @@ def test_one_process_agrees_with_the_adapter_alone(adapter: str, world: int) -> 
             if right is not None:
                 assert {part: seen.parts.get(part) for part in right} == right, case.title
     assert cases
-
-
-@pytest.mark.parametrize("numbers", [values, upstream])
-def test_no_two_ranks_and_no_two_neighbours_have_the_same_number(numbers: Callable[..., torch.Tensor]) -> None:
-    """Or a wrong order, slice or scale would not show."""
-    ranks = torch.stack([numbers(rank, (6, 4), "float32") for rank in range(3)])
-    for dim in range(3):
-        assert (ranks.diff(dim=dim) != 0).all()
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
@@ -483,7 +506,7 @@ def test_a_file_may_have_the_name_of_another_module(tmp_path: Path) -> None:
 def test_without_the_package_the_rendered_file_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the report says so."""
     elsewhere = {"installed": "no_such_package"}  # the processes' server has its path, and its modules, from before
-    monkeypatch.setattr(sides, "Subject", lambda how, what: Subject(how, elsewhere.get(how, what)))
+    monkeypatch.setattr(compare_module, "Subject", lambda how, what: Subject(how, elsewhere.get(how, what)))
     found = compared(tmp_path, RIGHT, no_group)
     assert found.new.where == "the rendered file; the package is not installed"
     assert found.counts()["same"] == len(found.findings)
@@ -501,10 +524,10 @@ def test_the_table_and_the_exit_code(tmp_path: Path) -> None:
     file = tmp_path / "distributed.py"
     file.write_text(WRONG)
     first, second = adapters("parity", file, "--adapter", "st-moe"), adapters("parity", file, "--adapter", "st-moe")
-    assert (first.exit_code, first.stdout) == (30, second.stdout)
+    assert (first.exit_code, first.stdout) == (1, second.stdout)
     assert "not in the old file, so not compared: AllGather, " in first.output
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in first.output.splitlines() if "│" in line]
-    assert rows == [["default", "3", "0", "1"], ["exists", "4", "0", "0"], ["all", "7", "0", "1"]]
+    assert rows == [["default", "3", "0", "0", "1"], ["exists", "4", "0", "0", "0"], ["all", "7", "0", "0", "1"]]
     detail = first.output.partition("different: ")[2]
     assert detail.splitlines() == [
         "default, result (1 case)",
@@ -522,8 +545,8 @@ def test_json_for_scripts(tmp_path: Path) -> None:
     file.write_text(WRONG)
     result = adapters("parity", file, "--adapter", "st-moe", "--world-size", "1", "--json")
     found = json.loads(result.stdout)
-    assert result.exit_code == found["exit_code"] == 30
-    assert found["functions"]["default"] == {"same": 3, "better": 0, "different": 1}
+    assert result.exit_code == found["exit_code"] == 1
+    assert found["functions"]["default"] == {"same": 3, "better": 0, "stricter": 0, "different": 1}
     assert found["adapter_from"] == "the installed package st_moe_distributed"
     assert found["world_sizes"] == [1]
     (finding,) = found["findings"]
@@ -540,39 +563,11 @@ def test_json_for_scripts(tmp_path: Path) -> None:
     }
 
 
-def test_the_result_is_noted_in_a_repo(tmp_path: Path) -> None:
-    """What was compared, how it ended and when; the next result for the file takes its place."""
-    file = tmp_path / "st_moe_pytorch" / "distributed.py"
-    file.parent.mkdir()
-    for text, outcome in ((WRONG, "different"), (SMALL, "same")):
-        file.write_text(text)
-        adapters("parity", file, "--adapter", "st-moe", "--record", tmp_path)
-        (entry,) = read_record(tmp_path).parity
-        assert (entry["file"], entry["adapter"]) == ("st_moe_pytorch/distributed.py", "st-moe")
-        assert entry["result"] == outcome
-        assert entry["world_sizes"] == [1, 2, 3]
-        assert len(entry["sha256"]) == 64
-        assert entry["when"]
-    assert entry["counts"] == {"same": 8, "better": 0, "different": 0}
-
-
-def test_a_result_that_could_not_be_noted_is_not_computed(tmp_path: Path) -> None:
-    """A file outside the repo, or a damaged record: refused at once."""
-    file, repo = tmp_path / "distributed.py", tmp_path / "repo"
-    file.write_text(SMALL)
-    repo.mkdir()
-    outside = adapters("parity", file, "--adapter", "st-moe", "--record", repo)
-    assert (outside.exit_code, "--record takes the repo that the file lies in" in outside.output) == (1, True)
-    (tmp_path / RECORD).write_text("{")
-    damaged = adapters("parity", file, "--adapter", "st-moe", "--record", tmp_path)
-    assert (damaged.exit_code, "is damaged" in damaged.output) == (1, True)
-
-
 BAD_FILES: dict[str, tuple[bytes | None, list[str]]] = {
     "missing": (None, ["cannot be read: No such file or directory", "give the old distributed.py"]),
-    "a syntax error": (b"def f(:\n", ["line 1 is not valid Python: invalid syntax"]),
-    "not text": (b"\x00\xff\x00", ["is not valid Python"]),
-    "nested too deep": (b"(" * 100_000, ["is not valid Python"]),
+    "a syntax error": (b"def f(:\n", ["cannot be loaded: SyntaxError: invalid syntax"]),
+    "not text": (b"\x00\xff\x00", ["cannot be loaded: "]),
+    "nested too deep": (b"(" * 100_000, ["cannot be loaded: "]),
     "raises at import": (b"raise LookupError('not today')\n", ["cannot be loaded: LookupError: not today"]),
     "leaves at import": (b"raise SystemExit(4)\n", ["cannot be loaded: SystemExit: 4"]),
     "dies at import": (b"import os\nos.abort()\n", ["cannot be loaded: the process crashed"]),
@@ -583,13 +578,13 @@ BAD_FILES: dict[str, tuple[bytes | None, list[str]]] = {
 
 @pytest.mark.parametrize("kind", BAD_FILES)
 def test_a_file_that_cannot_be_compared_is_an_error(tmp_path: Path, kind: str) -> None:
-    """Exit code 1, what is wrong with which file, no traceback."""
+    """Exit code 2, what is wrong with which file, no traceback."""
     content, words = BAD_FILES[kind]
     file = tmp_path / "distributed.py"
     if content is not None:
         file.write_bytes(content)
     result = adapters("parity", file, "--adapter", "spear-tts")
-    assert result.exit_code == 1, result.output
+    assert result.exit_code == 2, result.output
     assert isinstance(result.exception, SystemExit)
     for word in ["Error: ", "distributed.py", *words]:
         assert word in result.output
@@ -598,4 +593,4 @@ def test_a_file_that_cannot_be_compared_is_an_error(tmp_path: Path, kind: str) -
 def test_a_folder_is_an_error(tmp_path: Path) -> None:
     """Not a file that could be loaded."""
     result = adapters("parity", tmp_path, "--adapter", "spear-tts")
-    assert (result.exit_code, "cannot be read: Is a directory" in result.output) == (1, True)
+    assert (result.exit_code, "cannot be read: Is a directory" in result.output) == (2, True)

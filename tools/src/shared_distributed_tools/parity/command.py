@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`adapters parity`: compare, show, note down."""
+"""`adapters parity`."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ WORLD_SIZES = (1, 2, 3)
 
 @click.command("parity")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--adapter", required=True, type=click.Choice(list(ADAPTERS)), help="What would take FILE's place.")
+@click.option("--adapter", type=click.Choice(list(ADAPTERS)), required=True, help="Which one is to take its place.")
 @click.option(
     "--world-size",
     type=click.IntRange(1, 16),
@@ -29,11 +29,11 @@ WORLD_SIZES = (1, 2, 3)
 def command(ctx: click.Context, file: Path, adapter: str, world_size: tuple[int, ...], is_json: bool) -> None:
     """Run the old FILE and an adapter side by side on real ranks, and compare them bit for bit.
 
-    FILE is run, in child processes: its code is what this is about. Needs no GPU and no network. Exit code 30 if
-    anything is different; 0 if all is the same, or better because FILE failed where the adapter is right.
+    FILE is run, in child processes: its code is what this is about. Needs no GPU and no network. Exit code: 0 if all
+    is the same, better, or refused as the contract announces; 1 if something is different; 2 if FILE cannot be run.
     """
     from . import report  # torch comes with these, and `--help` goes without
-    from .run import compare
+    from .compare import compare
 
     with progress(MofNCompleteColumn(), TimeElapsedColumn()) as report_progress:
         comparison = compare(file, adapter_named(adapter), world_size, progress=report_progress)

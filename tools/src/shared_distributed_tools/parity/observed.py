@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a rank saw, as plain data that can be sent, compared bit for bit, and put in words."""
+"""What a rank observed, as plain data that can be sent, compared bit for bit, and put in words."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ class Raised(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """What one rank saw of one case: named parts, up to where something was raised."""
+    """What one rank observed of one case: named parts, up to where something was raised."""
 
     parts: Mapping[str, Any]
     raised: Raised | None = None
@@ -47,7 +47,7 @@ class Observation(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What all ranks saw. `broken`: how the ranks ended where not all of them answered."""
+    """What all ranks observed. `broken`: how the ranks ended where not all of them answered."""
 
     by_rank: tuple[Observation | None, ...]
     broken: str = ""
