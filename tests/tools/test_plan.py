@@ -12,7 +12,7 @@ from downstream.projects import EDITED, INLINED, PROJECTS
 from downstream.trees import write_files
 from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.migrate.risks import RULES, find_risks
-from shared_distributed_tools.migrate.to_core import becomes
+from shared_distributed_tools.migrate.to_core import becomes, planned
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import Use, find_uses
 
@@ -88,6 +88,13 @@ def test_what_a_use_becomes_in_the_core(tmp_path: Path, adapter: str, code: str,
     """The gradient is made explicit, sizes are named; what the core lacks stays with the adapter's package."""
     found = [becomes(use, adapter_named(adapter)) for use in uses_of(tmp_path, adapter, code + "\n")]
     assert [one if said is not None else None for one, said in zip(found, expected, strict=True)] == expected
+
+
+def test_an_import_brings_what_its_file_needs(tmp_path: Path) -> None:
+    """`.is_distributed` becomes a function of the core's."""
+    code = "from .distributed import AllGather\ng = AllGather(1)\nif g.is_distributed: ...\n"
+    first, *_ = planned(uses_of(tmp_path, "musiclm", code), adapter_named("musiclm"))
+    assert first[1] == "from shared_distributed import AllGather, is_distributed"
 
 
 # ------------------------------------------------------------------ what deserves a look

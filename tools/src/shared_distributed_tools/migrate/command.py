@@ -30,8 +30,7 @@ def command(
     root = repo_root(repo)
     project = look_at(root, path)
     step = step_to(project, stage, requirements, accept_edits=accept_edits)
-    before = project.stage
-    carry_out(root, step.changes, f"{project.copy}: from {before} to {stage} of shared-distributed", write=write)
+    carry_out(root, step.changes, step.message, write=write)
     if step.by_hand:
         click.secho("add by hand, where this project lists its dependencies:", fg="yellow", err=True)
         for line in step.by_hand:

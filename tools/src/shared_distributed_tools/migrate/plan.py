@@ -16,7 +16,7 @@ from ..repo.uses import Site, find_uses
 from ..terminal import print_table
 from .risks import Risk, find_risks
 from .stages import CORE_STAGE, PACKAGE, STAGES, VENDORED, Obstacle, Project, look_at
-from .to_core import ABOUT_SIZES, BY_HAND, UNCHANGED, becomes
+from .to_core import ABOUT_SIZES, BY_HAND, UNCHANGED, planned
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ def make_plan(repo: Path, path: str | None = None) -> Plan:
     own = project.finding.names if project.finding else []
     uses = find_uses(project.tree, project.copy, [*adapter.api, *own])
     uses = [use for use in uses if project.obstacle or use.source.path != project.copy]
-    sites = [(use.site, becomes(use, adapter)) for use in uses]
-    return Plan(project, sites, find_risks(uses, adapter), project.tree.unread)
+    return Plan(project, planned(uses, adapter), find_risks(uses, adapter), project.tree.unread)
 
 
 def _as_json(plan: Plan) -> dict[str, Any]:

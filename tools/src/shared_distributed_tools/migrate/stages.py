@@ -21,9 +21,8 @@ from ..repo.changes import Change
 from ..repo.dependencies import added, is_listed, name_in
 from ..repo.files import like
 from ..repo.tree import Tree
-from ..repo.uses import find_uses
 from ..scan.survey import Finding, find_copy
-from ..vendor.content import afresh, refuse_edits
+from ..vendor.content import afresh, refuse_edits, refuse_missing_names
 from ..vendor.state import State, Vendored, find, inspect, is_kept, places
 
 ORIGINAL, VENDORED, PACKAGE, CORE_STAGE = "original", "vendored", "package", "core"
@@ -132,6 +131,7 @@ class Step:
     """What a stage changes, and what is left to a person."""
 
     changes: list[Change]
+    message: str  # for the commit
     by_hand: list[str] = field(default_factory=list)
 
 
@@ -151,10 +151,10 @@ def step_to(project: Project, stage: str, requirements: Sequence[str], *, accept
             "and what it becomes"
         )
         raise RefusalError(msg)
-    _refuse_unknown_names(project, adapter)
     seen = project.inspected()
+    refuse_missing_names(project.tree, seen.path, adapter)
     if stage == VENDORED:
-        return Step([afresh(seen, adapter, accept_edits=accept_edits)])
+        return Step([afresh(seen, adapter, accept_edits=accept_edits)], f"{seen.path} vendored from shared-distributed")
     if not accept_edits:
         refuse_edits(seen, adapter)
     return _to_package(project, seen, adapter, requirements or [f"{adapter.distribution}>={version()}"])
@@ -163,7 +163,8 @@ def step_to(project: Project, stage: str, requirements: Sequence[str], *, accept
 def _to_package(project: Project, seen: Vendored, adapter: Adapter, requirements: Sequence[str]) -> Step:
     repo = project.repo
     _refuse_shadow(repo, adapter.module)
-    step = Step([Change(seen.path, seen.raw, like(shim(adapter).encode(), seen.raw))])
+    change_to_shim = Change(seen.path, seen.raw, like(shim(adapter).encode(), seen.raw))
+    step = Step([change_to_shim], f"{seen.path} replaced by {adapter.distribution}")
     if adapter.distribution not in map(name_in, requirements):
         msg = f"none of the requirements is about {adapter.distribution}, which {seen.path} would import"
         raise RefusalError(msg)
@@ -174,24 +175,6 @@ def _to_package(project: Project, seen: Vendored, adapter: Adapter, requirements
     elif wanted:
         step.by_hand.extend(wanted)
     return step
-
-
-def _refuse_unknown_names(project: Project, adapter: Adapter) -> None:
-    """What the tree takes from its copy has to be among what the adapter keeps."""
-    own = project.finding.names if project.finding else []
-    uses = find_uses(project.tree, project.copy, [*adapter.api, *own])
-    unknown = [
-        f"  {use.site.path}:{use.site.line}: {name}"
-        for use in uses
-        for name in (use.bound.values() if use.kind == "import" else [use.name])
-        if name.partition("/")[0] not in (*adapter.api, "", "*") and use.source.path != project.copy
-    ]
-    if unknown:
-        lines = "\n".join(dict.fromkeys(unknown))
-        msg = (
-            f"{adapter.distribution} has no such name; move it to a file of your own, commit, run this again:\n{lines}"
-        )
-        raise RefusalError(msg)
 
 
 def _refuse_shadow(repo: Path, module: str) -> None:

@@ -8,15 +8,33 @@ the world  remembered by the object or the process     ->  asked at every call
 
 import ast
 import copy
+from collections.abc import Sequence
 
 from ..catalog import CORE, Adapter
-from ..repo.uses import Use
+from ..repo.uses import Site, Use
 
 UNCHANGED, BY_HAND = "unchanged", "by hand: "
+_ASK = "is_distributed()"
 ABOUT_SIZES = (
     "In the core, sizes are a tuple of ints: write list(sizes) for sizes.tolist(), sum(sizes) for sizes.sum().item(), "
     "is_distributed() for `sizes is not None`."
 )
+
+
+def planned(uses: Sequence[Use], adapter: Adapter) -> list[tuple[Site, str]]:
+    """Every use and what it becomes; an import brings what the other lines of its file need."""
+    found = [(use, becomes(use, adapter)) for use in uses]
+    asking = {use.source.path for use, core in found if core == _ASK}
+    return [
+        (use.site, _with_question(core) if use.kind == "import" and use.source.path in asking else core)
+        for use, core in found
+    ]
+
+
+def _with_question(line: str) -> str:
+    needs = line.startswith(f"from {CORE} import ") and "is_distributed" not in line
+    first, semicolon, rest = line.partition(";")
+    return f"{first}, is_distributed{semicolon}{rest}" if needs else line
 
 
 def becomes(use: Use, adapter: Adapter) -> str:
@@ -25,12 +43,12 @@ def becomes(use: Use, adapter: Adapter) -> str:
         return _import(use, adapter)
     if isinstance(use.node, ast.Attribute) and use.owner is not None:
         other = f"{BY_HAND}keep the flag yourself" if use.node.attr == "all_reduce_grads" else UNCHANGED
-        return "is_distributed()" if use.node.attr == "is_distributed" else other
+        return _ASK if use.node.attr == "is_distributed" else other
     name = _name_in_core(use.name, adapter)
     if name is None or use.owner is not None or not isinstance(use.node, ast.Call):
         return UNCHANGED
     if name == "is_distributed":
-        return "is_distributed()"
+        return _ASK
     if any(isinstance(one, ast.Starred) for one in use.node.args) or any(not word.arg for word in use.node.keywords):
         return f"{BY_HAND}the arguments have to be written out"
     call = copy.deepcopy(use.node)

@@ -14,6 +14,7 @@ from ..repo.changes import Change, unified
 from ..repo.files import like, with_lf
 from ..repo.git import Checkout, merge
 from ..repo.tree import Tree
+from ..repo.uses import find_uses
 from ..scan.survey import find_copy
 from .state import State, Vendored
 
@@ -63,6 +64,22 @@ def _refuse_edited_copy(file: Path, path: str, adapter: Adapter) -> None:
         f"`adapters parity {file} --adapter {adapter.name}` shows what behaves differently; --accept-edits goes on"
     )
     raise RefusalError(msg)
+
+
+def refuse_missing_names(tree: Tree, path: str, adapter: Adapter) -> None:
+    """RefusalError if the tree imports from a file what its adapter does not have."""
+    found = find_copy(tree, path) if path in tree.files else None
+    uses = find_uses(tree, path, [*adapter.api, *(found.names if found else [])])
+    missing = [
+        f"  {use.site.path}:{use.site.line}: {name}"
+        for use in uses
+        for name in (use.bound.values() if use.kind == "import" else [use.name])
+        if name.partition("/")[0] not in (*adapter.api, "", "*") and use.source.path != path
+    ]
+    if missing:
+        lines = "\n".join(dict.fromkeys(missing))
+        msg = f"{adapter.name} has no such name; move it to a file of your own, commit, and run this again:\n{lines}"
+        raise RefusalError(msg)
 
 
 def updated(seen: Vendored) -> Update:
