@@ -163,12 +163,8 @@ def test_a_name_that_the_adapter_lacks_is_refused(repo: Path) -> None:
     """With file and line, before the copy that defines it is replaced."""
     edit(repo / ALIGN, "\nclass Aligned", "from .distributed import own_rows\n\nclass Aligned")
     commit(repo)
-    for command in (
-        ("migrate", repo, "--to", "vendored"),
-        ("migrate", repo, "--to", "package"),
-        ("vendor", NAME, repo),
-    ):
-        assert refused(run(*command, "--write"), f"{ALIGN}:5: own_rows")
+    for command in (("migrate", "--to", "vendored"), ("migrate", "--to", "package"), ("vendor", "spear-tts")):
+        assert refused(run(*command, repo, "--write"), f"{ALIGN}:5: own_rows")
     assert git(repo, "status", "--short") == ""
 
 
