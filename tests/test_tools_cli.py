@@ -13,12 +13,12 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 from rich.table import Table
+from shared_distributed_tools.demo import WAYS
 
 from downstream.commands import run
 from downstream.projects import PROJECTS
 from shared_distributed_tools import terminal
 from shared_distributed_tools.catalog import ADAPTERS
-from shared_distributed_tools.demo import WAYS
 from shared_distributed_tools.render import render, rendered_parts
 
 ROOT = Path(__file__).resolve().parents[1]
