@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Carries the core's and the adapters' sources inside this distribution, so that it renders without a checkout."""
+"""Carries the sources and their revision inside this distribution, so that it renders without a checkout."""
 
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +32,14 @@ class CarrySources(BuildHookInterface[Any]):
         inside = CARRIED if self.target_name == "sdist" else CARRIED.removeprefix("src/")
         for file in sorted(files):
             build_data["force_include"][str(file)] = f"{inside}/{file.relative_to(checkout).as_posix()}"
+        build_data["force_include"][self._revision(checkout, files)] = f"{inside}/REVISION"
+
+    def _revision(self, checkout: Path, files: list[Path]) -> str:
+        """A file that says which commit the sources are from; deleted with this object."""
+        sys.path.insert(0, str(Path(self.root) / "src"))
+        from shared_distributed_tools.repo.git import revision_of
+
+        self._folder = tempfile.TemporaryDirectory()
+        file = Path(self._folder.name) / "REVISION"
+        file.write_text(revision_of(checkout, files) + "\n", encoding="utf-8")
+        return str(file)

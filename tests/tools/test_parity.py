@@ -578,13 +578,13 @@ BAD_FILES: dict[str, tuple[bytes | None, list[str]]] = {
 
 @pytest.mark.parametrize("kind", BAD_FILES)
 def test_a_file_that_cannot_be_compared_is_an_error(tmp_path: Path, kind: str) -> None:
-    """Exit code 1, what is wrong with which file, no traceback."""
+    """Exit code 2, what is wrong with which file, no traceback."""
     content, words = BAD_FILES[kind]
     file = tmp_path / "distributed.py"
     if content is not None:
         file.write_bytes(content)
     result = adapters("parity", file, "--adapter", "spear-tts")
-    assert result.exit_code == 1, result.output
+    assert result.exit_code == 2, result.output
     assert isinstance(result.exception, SystemExit)
     for word in ["Error: ", "distributed.py", *words]:
         assert word in result.output
@@ -593,4 +593,4 @@ def test_a_file_that_cannot_be_compared_is_an_error(tmp_path: Path, kind: str) -
 def test_a_folder_is_an_error(tmp_path: Path) -> None:
     """Not a file that could be loaded."""
     result = adapters("parity", tmp_path, "--adapter", "spear-tts")
-    assert (result.exit_code, "cannot be read: Is a directory" in result.output) == (1, True)
+    assert (result.exit_code, "cannot be read: Is a directory" in result.output) == (2, True)

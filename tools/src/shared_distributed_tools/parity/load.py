@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional
 
-from ..verify import undefined_names
+from ..render.verify import undefined_names
 from .cases import Kind
 
 _STAND_IN = "old_distributed"  # the name of a flat file whose own name is another module's

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ..header import TamperedError, looks_generated, split
+from ..render.header import looks_generated, split
+from ..render.verify import undefined_names
+from ..repo.files import with_lf
 from ..repo.tree import Source, Tree, Unread
 from ..repo.uses import Site, find_uses
-from ..verify import undefined_names
 from .compare import Comparison, Difference, nearest
 from .fingerprint import Definition, Variant, definitions, gathers, known_variants
 from .relatives import find_relative
@@ -134,11 +135,9 @@ def _may_be_a_copy(content: bytes) -> bool:
 
 
 def _vendored(tree: Tree, path: str, content: bytes) -> Finding:
-    try:
-        adapter, note = split(content.replace(b"\r\n", b"\n"))[0].adapter, "see `adapters check`"
-    except TamperedError as error:
-        adapter, note = None, f"{error}; see `adapters check`"
-    return Finding(path, str(tree.root), "vendored", adapter=adapter, notes=(note,))
+    header, _ = split(with_lf(content))
+    adapter = header.adapter if header else None
+    return Finding(path, str(tree.root), "vendored", adapter=adapter, notes=("see `adapters check`",))
 
 
 def _copy_in(tree: Tree, source: Source, variants: Sequence[Variant]) -> Finding | None:
