@@ -18,7 +18,7 @@ from .contenders import CONTENDERS, module_of
 from .grid import MODES, WORLD_SIZES, Mode, Point, full_grid, quick_grid, steps
 from .measure import measure
 from .plot import draw
-from .results import Results, means, peaks, speed_ups
+from .results import Results, peaks, speed_ups
 
 FULL_BUDGET, QUICK_BUDGET = 0.8, 0.4  # seconds for a point in one mode
 QUICK_MODES: tuple[Mode, ...] = ("forward", "backward", "sum")
@@ -82,7 +82,7 @@ def main(quick: bool, vendored: bool, world_size: tuple[str, ...], output: Path)
         screen.print(f"no plot: {error.name} is not installed")
     for mode in filter(results.points, MODES):
         screen.print(speed_ups(results, mode))
-    screen.print(means(results), peaks(results))
+    screen.print(peaks(results))
     screen.print("written:", ", ".join(map(str, written)))
     absent = [one.needs for one in CONTENDERS if one.needs and one.name not in results.contenders("forward")]
     if absent:

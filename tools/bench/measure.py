@@ -53,8 +53,7 @@ class Data(NamedTuple):
     x: Tensor
     gathered: Tensor
     gradient: Tensor
-    own_gradient: Tensor
-    summed_gradient: Tensor
+    right: dict[Mode, Tensor]  # what a call must return, to the bit
 
 
 def measure(point: Point, mode: Mode, budget: float) -> list[Timing]:
@@ -65,7 +64,7 @@ def measure(point: Point, mode: Mode, budget: float) -> list[Timing]:
         for contender in CONTENDERS
         if contender.takes_part(mode, point)
     }
-    right = right_answer(mode, data_of(point))
+    right = data_of(point).right[mode]
     first = []
     for name, call in calls.items():
         start = time.perf_counter()
@@ -97,29 +96,15 @@ def data_of(point: Point) -> Data:
     parts = [values(rows, 1009, source + 1) for source, rows in enumerate(sizes)]
     common = values(sum(sizes), 31, 1)  # rank r's upstream gradient is r + 1 times this
     own = torch.split(common, list(sizes), point.dim)[rank].contiguous()
-    world = point.world
-    return Data(
-        x=parts[rank],
-        gathered=torch.cat(parts, point.dim),
-        gradient=common * (rank + 1),
-        own_gradient=own * (rank + 1),
-        summed_gradient=own * (world * (world + 1) // 2),
-    )
-
-
-def right_answer(mode: Mode, data: Data) -> Tensor:
-    """What a call of this mode must return, to the bit."""
-    if mode == "forward":
-        return data.gathered
-    return data.own_gradient if mode == "local" else data.summed_gradient
+    gathered, summed = torch.cat(parts, point.dim), own * (point.world * (point.world + 1) // 2)
+    right: dict[Mode, Tensor] = {"forward": gathered, "backward": summed, "sum": summed, "local": own * (rank + 1)}
+    return Data(parts[rank], gathered, common * (rank + 1), right)
 
 
 def call_of(mode: Mode, function: Function, data: Data) -> Call:
     """One call, as it is timed."""
-    if mode == "forward":
-        return lambda: function(data.x)
-    if mode == "backward":
-        return lambda: function(data.gradient)
+    if mode in ("forward", "backward"):
+        return lambda: function(data.x if mode == "forward" else data.gradient)
     x = data.x.clone().requires_grad_()
     return lambda: torch.autograd.grad(function(x), x, data.gradient)[0]
 

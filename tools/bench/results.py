@@ -67,37 +67,28 @@ def geometric_mean(ratios: Iterable[float]) -> float | None:
 
 
 def speed_ups(results: Results, mode: Mode) -> Table:
-    """A row for each world, case and size; both dims in one mean. Coloured where it is more than noise."""
+    """A row for each world, case and size, with both dims in one mean; then a row for each case.
+
+    Geometric means. Coloured where it is more than noise.
+    """
     contenders = [name for name in results.contenders(mode) if name not in (BASELINE, NULL)]
     table = Table(title=f"{MODES[mode]}: times faster than the baseline, {BASELINE}", title_justify="left")
     for heading in ("W", "case", "mean a rank", "baseline, ms", "noise ±", *contenders):
         table.add_column(heading.replace(" ", "\n"), justify="left" if heading == "case" else "right")
-    rows: dict[tuple[int, str, int], list[Point]] = {}
+    rows: dict[tuple[str, ...], list[Point]] = {}
     for point in results.points(mode):
-        rows.setdefault((point.world, point.case, point.mean_bytes), []).append(point)
-    for (world, case, mean_bytes), points in rows.items():
-        noise = results.noise(mode, mean_bytes)
+        rows.setdefault((str(point.world), point.case, bytes_in_words(point.mean_bytes)), []).append(point)
+    for point in results.points(mode):
+        rows.setdefault(("all", point.case, "all"), []).append(point)
+    for heads, points in rows.items():
+        noise = max(results.noise(mode, point.mean_bytes) for point in points)
+        baseline = geometric_mean(results.timings[point, mode][BASELINE].median_ms for point in points)
         cells = []
         for name in contenders:
             ratio = results.speed_up(points, mode, name)
             style = "" if ratio is None else "green" if ratio > noise else "red" if ratio * noise < 1 else ""
             cells.append(Text("" if ratio is None else f"{ratio:.2f}", style))
-        baseline = geometric_mean(results.timings[point, mode][BASELINE].median_ms for point in points)
-        table.add_row(str(world), case, bytes_in_words(mean_bytes), f"{baseline:.3g}", f"{noise - 1:.0%}", *cells)
-    return table
-
-
-def means(results: Results) -> Table:
-    """Geometric means by mode and case."""
-    names = [name for name in results.contenders("forward") if name != BASELINE]
-    table = Table("mode", "case", title="geometric means (null: the baseline itself)", title_justify="left")
-    for name in names:
-        table.add_column("null" if name == NULL else name.replace(" ", "\n"), justify="right")
-    for mode, words in MODES.items():
-        for case in dict.fromkeys(point.case for point in results.points(mode)):
-            points = [point for point in results.points(mode) if point.case == case]
-            ratios = [results.speed_up(points, mode, name) for name in names]
-            table.add_row(words, case, *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios))
+        table.add_row(*heads, f"{baseline:.3g}", f"{noise - 1:.0%}", *cells)
     return table
 
 
