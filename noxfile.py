@@ -154,7 +154,7 @@ def test_with(session: nox.Session, *requirements: str) -> None:
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def demo(session: nox.Session) -> None:
     """The main job on one screen: ragged batches through every adapter, gradients against one process."""
-    run(session, "shared_distributed_tools", "demo", *session.posargs)
+    session.run(python(session), "tools/demo.py", external=True)
 
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
@@ -175,9 +175,10 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
-    """Measure the core beside every alternative; --quick takes under 90 seconds."""
+    """Measure the core beside every alternative; --quick takes under 90 seconds, --vendored adds the rendered files."""
     session.run(python(session), "-m", "pip", "install", "-q", "-c", CONSTRAINTS, *COMPARED, external=True)
-    run(session, "shared_distributed_tools", "bench", *session.posargs)
+    session.env["PYTHONPATH"] = "tools"
+    run(session, "bench", *session.posargs)
 
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
@@ -211,7 +212,6 @@ def build(session: nox.Session) -> None:
         session.run(clean, "-m", "pip", "install", "-q", "-c", CONSTRAINTS, *wheels, external=True)
         session.chdir(folder)
         session.run(clean, "-c", f"import {', '.join(MODULES)}, shared_distributed_tools", external=True)
-        session.run(clean, "-m", "shared_distributed_tools", "demo", external=True)
         package = Path(folder) / "project" / "spear_tts_pytorch"
         package.mkdir(parents=True)
         (package / "__init__.py").touch()

@@ -40,7 +40,6 @@ for command in sys.argv[1:]:
     assert result.exit_code in (0, 1), (command, result.output)
 print("torch" in sys.modules)
 """
-MOVING = {"bench", "demo"}
 RUN = (
     *("list", "render mirasol", "vendor mirasol . --accept-edits", "scan .", "plan ."),
     *("migrate . --to vendored --accept-edits --write", "check", "update .", "status . --html wall.html"),
@@ -53,15 +52,13 @@ def test_no_command_imports_torch_but_parity(tmp_path: Path) -> None:
     command = [sys.executable, "-c", IMPORTED, *RUN]
     done = subprocess.run(command, cwd=repo, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["[]", "False"], done.stderr
-    assert {*(one.split()[0] for one in RUN), "parity", "new"} == set(COMMANDS) - MOVING
+    assert {*(one.split()[0] for one in RUN), "parity", "new"} == set(COMMANDS)
 
 
 def test_a_command_is_found_by_its_name() -> None:
     """In the module of its name, or in `command` of the room of its name; the help has a line for each."""
     output = run("--help").output
     for name, (module, _) in COMMANDS.items():
-        if name in MOVING:
-            continue
         assert module.split(".")[-1] == name or module == f"{name}.command"
         command = import_module(f"shared_distributed_tools.{module}").command
         assert isinstance(command, click.Command)

@@ -39,6 +39,7 @@ from shared_distributed_tools.parity.play import signature
 from shared_distributed_tools.parity.truth import truth
 from shared_distributed_tools.parity.verdict import Verdict, is_same_error
 from shared_distributed_tools.ranks import CRASHED, HUNG
+from shared_distributed_tools.render import render
 
 Keep = Callable[[Case], bool]
 
@@ -88,6 +89,13 @@ def better(found: Comparison) -> set[tuple[str, str]]:
 
 def api_of(adapter: str) -> dict[str, Kind]:
     return Loaded(importlib.import_module(f"{adapter.replace('-', '_')}_distributed")).describe().api
+
+
+def rendered(folder: Path, adapter: str) -> Subject:
+    """An adapter's file, to be loaded on ranks."""
+    file = folder / f"{adapter_named(adapter).module}.py"
+    file.write_text(render(adapter))
+    return Subject("rendered", str(file))
 
 
 def adapters(*arguments: object) -> Result:
@@ -300,10 +308,10 @@ def test_a_crash_without_a_group_is_contained(tmp_path: Path) -> None:
     assert found.findings[1].difference.old == CRASHED
 
 
-def test_a_rank_that_died_since_it_answered_is_a_crash() -> None:
+def test_a_rank_that_died_since_it_answered_is_a_crash(tmp_path: Path) -> None:
     """Memory that a case damaged may take its process down when nobody looks."""
     case = Case("all_gather_same_dim", "callable", 1, sizes=(3,))
-    with Ranks(Subject("installed", "musiclm_distributed"), 1, joined=True) as ranks:
+    with Ranks(rendered(tmp_path, "musiclm"), 1, joined=True) as ranks:
         assert ranks.ask(case).broken == ""
         (process,) = ranks.processes
         assert process.pid is not None
@@ -384,13 +392,14 @@ def test_alone_the_report_takes_no_side(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("adapter", "functions"), [("musiclm", GATHERS), ("st-moe", ("gather_sizes", "split_by_rank"))]
 )
-def test_one_process_agrees_with_the_adapter_wherever_it_knows(adapter: str, functions: tuple[str, ...]) -> None:
+def test_one_process_agrees_with_the_adapter_wherever_it_knows(
+    tmp_path: Path, adapter: str, functions: tuple[str, ...]
+) -> None:
     """The right answers that verdicts lean on, for every case that stays in its ranks."""
     api = {name: kind for name, kind in api_of(adapter).items() if name in functions}
     cases = [case for case in generate(api, [2]) if case.world and not case.alone and truth(case, 0, "")]
     assert {case.function for case in cases} == set(functions)
-    subject = Subject("installed", f"{adapter.replace('-', '_')}_distributed")
-    with Ranks(subject, 2, joined=True) as ranks:
+    with Ranks(rendered(tmp_path, adapter), 2, joined=True) as ranks:
         for case in cases:
             for rank, seen in enumerate(ranks.ask(case).by_rank):
                 right = truth(case, rank, "")
@@ -402,13 +411,12 @@ def test_one_process_agrees_with_the_adapter_wherever_it_knows(adapter: str, fun
 
 @pytest.mark.parametrize("world", [0, 1])
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_one_process_agrees_with_the_adapter_alone(adapter: str, world: int) -> None:
+def test_one_process_agrees_with_the_adapter_alone(tmp_path: Path, adapter: str, world: int) -> None:
     """Where its contract has it return; where the contract has it raise there is no right answer, and it raises."""
     alone, gathers = adapter_named(adapter).alone, ("AllGather", "all_gather")
     api = {name: kind for name, kind in api_of(adapter).items() if name in gathers}
     cases = [case for case in generate(api, [1]) if case.world == world and case.depends_on_adapter]
-    subject = Subject("installed", adapter_named(adapter).module)
-    with Ranks(subject, 1, joined=world == 1) as ranks:
+    with Ranks(rendered(tmp_path, adapter), 1, joined=world == 1) as ranks:
         for case in cases:
             right = truth(case, 0, alone)
             assert (right is not None) == (alone == "input" or (alone == "gathers" and world == 1))
@@ -466,7 +474,7 @@ def test_a_file_in_a_package_imports_its_siblings(tmp_path: Path) -> None:
     text = "from .small import exists, widen\nfrom musiclm_pytorch.small import widen as wide\n" + RIGHT
     file = package(tmp_path, "raise RuntimeError('nobody needs me')\n", text)
     found = compare(file, adapter_named("musiclm"), [2], choose=chosen(no_group))
-    assert found.old.where == "loaded without its package's __init__"
+    assert found.old.description.where == "loaded without its package's __init__"
     assert (found.counts()["same"], found.old.description.not_importable) == (len(found.findings), [])
 
 
@@ -474,7 +482,7 @@ def test_a_file_that_needs_its_package_gets_it(tmp_path: Path) -> None:
     """The `__init__` runs where the file imports what is made there."""
     file = package(tmp_path, "def made_here():\n    pass\n", "from . import made_here\n" + RIGHT)
     found = compare(file, adapter_named("musiclm"), [2], choose=chosen(no_group))
-    assert found.old.where == "loaded after its package's __init__"
+    assert found.old.description.where == "loaded after its package's __init__"
     assert found.counts()["same"] == len(found.findings)
 
 
@@ -500,15 +508,6 @@ def test_a_file_may_have_the_name_of_another_module(tmp_path: Path) -> None:
     file = tmp_path / "torch.py"
     file.write_text(RIGHT)
     found = compare(file, adapter_named("musiclm"), [2], choose=chosen(no_group))
-    assert found.counts()["same"] == len(found.findings)
-
-
-def test_without_the_package_the_rendered_file_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the report says so."""
-    elsewhere = {"installed": "no_such_package"}  # the processes' server has its path, and its modules, from before
-    monkeypatch.setattr(compare_module, "Subject", lambda how, what: Subject(how, elsewhere.get(how, what)))
-    found = compared(tmp_path, RIGHT, no_group)
-    assert found.new.where == "the rendered file; the package is not installed"
     assert found.counts()["same"] == len(found.findings)
 
 
@@ -547,7 +546,6 @@ def test_json_for_scripts(tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     assert result.exit_code == found["exit_code"] == 1
     assert found["functions"]["default"] == {"same": 3, "better": 0, "stricter": 0, "different": 1}
-    assert found["adapter_from"] == "the installed package st_moe_distributed"
     assert found["world_sizes"] == [1]
     (finding,) = found["findings"]
     assert finding == {

@@ -8,8 +8,8 @@ TOOLS = Path(__file__).resolve().parents[2] / "tools/src/shared_distributed_tool
 
 # a room imports only from those that stand before it
 ORDER = [
-    *("errors", "terminal", "catalog", "repo", "render", "scan", "vendor", "migrate", "ranks", "processes", "parity"),
-    *("list", "new", "bench", "demo", "demo_command", "cli", "__main__"),
+    *("errors", "terminal", "catalog", "repo", "render", "scan", "vendor", "migrate", "ranks", "parity"),
+    *("list", "new", "cli", "__main__"),
 ]
 # inside a room: a module imports only from those that stand before it
 INSIDE = {

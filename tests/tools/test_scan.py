@@ -258,7 +258,7 @@ def test_a_changed_definition_names_its_lines(look: Look) -> None:
     (difference,) = look.at_copy(text).differences
     line = text.splitlines().index("    wanted = is_real.view(-1).nonzero().flatten()") + 1
     assert difference.line == text.splitlines().index("def gather_ragged(x, dim=0, lengths=None):") + 1
-    assert difference.detail == f"not in the original: line {line}; missing: 2 statements"
+    assert difference.detail == f"not in the original: lines {line}; statements missing: 2"
     (difference,) = look.at_copy(edited(("def widen(x, width, dim=0)", "def widen(x, width)"))).differences
     assert difference.detail.startswith("takes (x, width), in the original (x, width, dim=0)")
 

@@ -23,8 +23,6 @@ COMMANDS = {
     "migrate": ("migrate.command", "Move a repo on: to vendored, package or core."),
     "status": ("migrate.status", "Say at which stage every project is. Reads only."),
     "new": ("new", "Scaffold a further adapter, in a checkout of this project."),
-    "bench": ("bench.cli", "Measure the gathers of the core, the originals and others (needs torch)."),
-    "demo": ("demo_command", "Run a small gather on a few processes (needs torch)."),
 }
 
 EXIT_CODES = """\b

@@ -7,20 +7,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from ..catalog import Adapter
 from ..errors import ToolError
-from ..ranks import HUNG, Deadlines, World, WorldFailure, preload
+from ..ranks import HUNG, Deadlines, RankError, World, WorldFailure, preload
 from ..render import render, rendered_parts
 from ..terminal import Report
 from .cases import SIGNATURE, Case, Kind, generate
 from .load import Description, Subject
 from .observed import Outcome
-from .play import NotLoaded, play, start
+from .play import play, start
 from .verdict import Finding, Verdict, judge
 
 HANGS = 3  # of one function at one world size: the rest is taken for hung as well, or a run would have no end
@@ -34,10 +33,6 @@ PRELOADED = (f"{__package__}.play", "einops", "torch.fx.experimental.symbolic_sh
 class NotLoadedError(ToolError):
     """A subject could not be loaded in a process of its own."""
 
-    def __init__(self, problem: str, *, for_an_import: bool = False) -> None:
-        super().__init__(problem)
-        self.for_an_import = for_an_import
-
 
 class Ranks(World):
     """A world whose ranks have a subject loaded; in a process group unless a case is to make it."""
@@ -46,16 +41,12 @@ class Ranks(World):
         preload(*PRELOADED)
         super().__init__(size, join=False, deadlines=_LOADING)
         try:
-            answers = self.run(start, subject, joined)
+            self.description: Description = self.run(start, subject, joined)[0]
         except WorldFailure as failure:
-            self.close()
-            raise NotLoadedError(f"the process {failure.end}" if failure.end else str(failure)) from failure
+            errors = [answer for answer in failure.answers.values() if isinstance(answer, RankError)]
+            problem = f"{errors[0].type}: {errors[0].message}" if errors else f"the process {failure.end}"
+            raise NotLoadedError(problem) from failure
         self.deadlines = deadlines
-        for answer in answers:
-            if isinstance(answer, NotLoaded):
-                self.close()
-                raise NotLoadedError(answer.text, for_an_import=answer.for_an_import)
-        self.description: Description = answers[0]
 
     def ask(self, case: Case) -> Outcome:
         """What the ranks observe of a case. Ranks that crashed or hung are not to be asked again."""
@@ -66,11 +57,10 @@ class Ranks(World):
 
 
 class Side(NamedTuple):
-    """What to load on ranks, what is in it, and in words where it is from."""
+    """What to load on ranks, what is in it, and which one it is."""
 
     subject: Subject
     description: Description
-    where: str
     version: str  # of the adapter; the old file's is its sha256
 
 
@@ -195,45 +185,25 @@ def old_side(file: Path) -> Side:
     try:
         sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
         subject = Subject("file", str(file.resolve()))
-        description = _description(subject)
+        return Side(subject, _description(subject), sha256)
     except OSError as error:
         msg = f"{file} cannot be read: {error.strerror}; give the old distributed.py"
         raise ToolError(msg) from error
     except NotLoadedError as error:
         msg = f"{file} cannot be loaded: {error}. Run this where the file's project runs, with all that it imports"
         raise ToolError(msg) from error
-    return Side(subject, description, description.where, sha256)
 
 
 @contextmanager
 def adapter_side(adapter: Adapter) -> Iterator[Side]:
-    """The adapter as it is installed, else as `adapters vendor` would write it."""
-    name = adapter.module
-    installed = Subject("installed", name)
-    try:
-        description = _description(installed)
-    except NotLoadedError as error:
-        if not error.for_an_import:
-            msg = f"the adapter's package {name} cannot be loaded: {error}; install it anew, or uninstall it"
-            raise ToolError(msg) from error
-    else:
-        yield Side(installed, description, f"the installed package {name}", _version(adapter.distribution))
-        return
+    """The adapter as `adapters vendor` writes it."""
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
-        file = Path(folder) / f"{name}.py"
+        file = Path(folder) / f"{adapter.module}.py"
         file.write_text(render(adapter.name), encoding="utf-8")
-        rendered = Subject("rendered", str(file))
-        number = rendered_parts(adapter.name)[0].version
-        yield Side(rendered, _description(rendered), "the rendered file; the package is not installed", number)
+        subject = Subject("rendered", str(file))
+        yield Side(subject, _description(subject), rendered_parts(adapter.name)[0].version)
 
 
 def _description(subject: Subject) -> Description:
     with Ranks(subject, 1, joined=False) as alone:
         return alone.description
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "unknown"  # importable, but not installed as a distribution

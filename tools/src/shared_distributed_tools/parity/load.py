@@ -32,9 +32,9 @@ _STAND_IN = "old_distributed"  # the name of a flat file whose own name is anoth
 
 
 class Subject(NamedTuple):
-    """What is to be loaded: a module by its name, a file of ours, or a user's file."""
+    """What is to be loaded: a file of ours, or a user's."""
 
-    how: Literal["installed", "rendered", "file"]
+    how: Literal["rendered", "file"]
     what: str
 
 
@@ -74,8 +74,6 @@ class Loaded:
 
 def load(subject: Subject) -> Loaded:
     """The subject, imported."""
-    if subject.how == "installed":
-        return Loaded(importlib.import_module(subject.what))
     path = Path(subject.what)
     if subject.how == "rendered":
         sys.path.insert(0, str(path.parent))

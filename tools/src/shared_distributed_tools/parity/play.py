@@ -7,26 +7,15 @@
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..ranks.oracle import values
 from ..ranks.rank import join_group, place
-from . import truth
-from .cases import (
-    BAD_DIM,
-    ONE_BAD_DIM,
-    ONE_NEEDS_GRADIENT,
-    OTHER_DTYPE,
-    OTHER_NDIM,
-    OTHER_SHAPE,
-    SIGNATURE,
-    VALUES,
-    Case,
-    carries_gradient,
-)
+from . import cases, truth
+from .cases import Case, carries_gradient
 from .load import Description, Loaded, Subject, kind_of, load
 from .observed import Observation, Raised, as_data
 
@@ -36,25 +25,14 @@ ADDED = "all_reduce_grads"  # every adapter takes it, beyond what its original t
 _loaded: Loaded | None = None
 
 
-class NotLoaded(NamedTuple):
-    """What loading raised."""
-
-    text: str
-    for_an_import: bool
-
-
-def start(subject: Subject, join: bool) -> Description | NotLoaded:
+def start(subject: Subject, join: bool) -> Description:
     """Load a subject, and then enter the process group unless that is left to a case."""
     global _loaded
     warnings.simplefilter("ignore")
-    try:
-        _loaded = load(subject)
-        if join:
-            join_group()
-        return _loaded.describe()
-    except BaseException as error:  # SystemExit too: the old code is what is looked at
-        (name, *_), message = in_names(error)
-        return NotLoaded(f"{name}: {message}", isinstance(error, ImportError))
+    _loaded = load(subject)
+    if join:
+        join_group()
+    return _loaded.describe()
 
 
 def play(case: Case) -> Observation:
@@ -65,7 +43,7 @@ def play(case: Case) -> Observation:
     raised = None
     try:
         performance.perform()
-    except BaseException as error:
+    except BaseException as error:  # SystemExit too: the old code is what is looked at
         raised = Raised(performance.step, *in_names(error))
     not_defined = _loaded.builtins.used | _loaded.builtins.used_at_import
     return Observation(performance.parts, raised, tuple(sorted(not_defined)))
@@ -87,11 +65,11 @@ class _Performance:
 
     def perform(self) -> None:
         case = self.case
-        if case.variant == SIGNATURE:
+        if case.variant == cases.SIGNATURE:
             self.parts["signature"] = as_data(signature(self.subject, case))
         elif case.late:
             self._perform_late()
-        elif case.function in VALUES:
+        elif case.function in cases.VALUES:
             self.parts["result"] = as_data(self.subject(*self._plain_arguments()))
         elif case.function == "get_is_distributed":
             self.parts["result"] = as_data([self.subject(), self.subject(), callable(self.subject.cache_clear)])
@@ -172,18 +150,18 @@ class _Performance:
         odd_one_out = rank == case.world - 1
         shape = case.shape(case.sizes[rank]) if case.sizes else ()
         dtype = case.dtype
-        if case.variant == OTHER_DTYPE and odd_one_out:
+        if case.variant == cases.OTHER_DTYPE and odd_one_out:
             dtype = "float64"
-        elif case.variant == OTHER_SHAPE and odd_one_out:
+        elif case.variant == cases.OTHER_SHAPE and odd_one_out:
             shape = (*shape[:-1], shape[-1] + 1)
-        elif case.variant == OTHER_NDIM and odd_one_out:
+        elif case.variant == cases.OTHER_NDIM and odd_one_out:
             shape = (*shape, 1)
         elif case.variant == "ranks differ in all else":
             shape, dtype = (*shape[:1], *[rank + 1] * rank), ("float32", "int64", "bool")[rank % 3]
         x = values(rank, shape, dtype)
         if case.strided:
             x = transposed(x)
-        needs = case.upstream != "none" and (case.variant != ONE_NEEDS_GRADIENT or rank == 0)
+        needs = case.upstream != "none" and (case.variant != cases.ONE_NEEDS_GRADIENT or rank == 0)
         return x.requires_grad_(needs or case.variant == "input that requires grad")
 
     def _everyones_input(self) -> Any:
@@ -192,13 +170,13 @@ class _Performance:
         return torch.stack(parts) if case.variant == "tensor" else (list if case.variant == "list" else tuple)(parts)
 
     def _plain_arguments(self) -> tuple[Any, ...]:
-        arguments = VALUES[self.case.function][self.case.variant]
+        arguments = cases.VALUES[self.case.function][self.case.variant]
         return tuple(map(torch.tensor, arguments)) if self.case.function == "has_only_one_value" else arguments
 
     def _calling(self) -> Callable[[Tensor], Any]:
         """The call, as a function of its input. A module is built here."""
         case, subject = self.case, self.subject
-        is_bad = case.variant == BAD_DIM or (case.variant == ONE_BAD_DIM and self.rank == case.world - 1)
+        is_bad = case.variant == cases.BAD_DIM or (case.variant == cases.ONE_BAD_DIM and self.rank == case.world - 1)
         dim = OUT_OF_RANGE if is_bad else case.dim
         sizes = {"no": None, "tensor": torch.tensor(case.sizes), "list": list(case.sizes)}[case.given]
         if case.function == "all_gather_same_dim":

@@ -36,8 +36,8 @@ def show(comparison: Comparison, console: Console) -> None:
 
 def _facts(comparison: Comparison) -> Iterator[str]:
     old, new = comparison.old, comparison.new
-    yield f"{comparison.file} (sha256 {old.version[:12]}, {old.where})"
-    yield f"against {comparison.adapter} {new.version} ({new.where})"
+    yield f"{comparison.file} (sha256 {old.version[:12]}, {old.description.where})"
+    yield f"against {comparison.adapter} {new.version}, as `adapters vendor` writes it"
     worlds = ", ".join(map(str, comparison.worlds))
     yield f"{len(comparison.findings)} cases, each with both, on gloo; world sizes {worlds}, and no process group"
     for words, names in (
@@ -104,10 +104,9 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "file": str(comparison.file),
         "sha256": old.version,
-        "loaded": old.where,
+        "loaded": old.description.where,
         "adapter": comparison.adapter,
         "adapter_version": new.version,
-        "adapter_from": new.where,
         "world_sizes": list(comparison.worlds),
         "supplied": old.description.not_defined,
         "supplied_for_absent_imports": old.description.not_importable,

@@ -3,7 +3,7 @@
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,29 +37,19 @@ class Comparison:
     """A file beside one known file."""
 
     variant: Variant
-    pairs: tuple[Pair, ...]
-    differences: tuple[Difference, ...]  # without what the file has beyond the known one
+    pairs: list[Pair]
+    differences: list[Difference]  # without what the file has beyond the known one
     similarity: float  # the share of common statements
 
-    @property
-    def is_near(self) -> bool:
-        """Whether so much of the known file is in this one that its adapter may do."""
-        return self._shares(*_NEAR)
-
-    @property
-    def is_a_copy(self) -> bool:
-        """Whether enough of the known file is in this one to say where that comes from."""
-        return self._shares(*_A_COPY)
-
-    def _shares(self, of_all: float, of_one: float) -> bool:
+    def is_near(self, of_all: float = _NEAR[0], of_one: float = _NEAR[1]) -> bool:
+        """Whether so much of the known file, or of one telling definition, is in this one that its adapter may do."""
         alike = [likeness(pair.mine.known, pair.known) for pair in self.pairs if pair.known.tells]
         return bool(alike) and (self.similarity >= of_all or max(alike) >= of_one)
 
 
 def nearest(found: Sequence[Definition], variants: Sequence[Variant]) -> Comparison | None:
     """The known file that a file, or a part of it, comes from; None if it comes from none."""
-    comparisons = [compare(found, variant) for variant in variants]
-    copies = [comparison for comparison in comparisons if comparison.is_a_copy]
+    copies = [one for one in (compare(found, variant) for variant in variants) if one.is_near(*_A_COPY)]
     return min(copies, key=lambda one: (-one.similarity, len(one.differences), one.variant.name), default=None)
 
 
@@ -72,33 +62,26 @@ def compare(found: Sequence[Definition], variant: Variant) -> Comparison:
     shared = sum(_shared(pair.mine.known, pair.known) for pair in pairs)
     total = sum(len(pair.mine.known.statements) for pair in pairs)
     total += sum(len(known.statements) for known in variant.definitions.values())
-    return Comparison(variant, pairs, tuple(differences), 2 * shared / total)
+    return Comparison(variant, pairs, differences, 2 * shared / total)
 
 
-def _paired(found: Iterable[Definition], variant: Variant) -> tuple[Pair, ...]:
-    """Which definition stands for which: first the same code, then the same name, then the most alike."""
-    free_mine, free_known = list(found), dict(variant.definitions)
-    pairs: list[Pair] = []
-
-    def pair_up(score: Callable[[Definition, str, Known], float]) -> None:
-        scored = [(score(mine, name, known), mine, name) for mine in free_mine for name, known in free_known.items()]
-        for value, mine, name in sorted(scored, key=lambda one: -one[0]):
-            if value > 0 and mine in free_mine and name in free_known:
-                pairs.append(Pair(mine, name, free_known.pop(name)))
-                free_mine.remove(mine)
-
-    pair_up(lambda mine, name, known: (mine.known.hash == known.hash) * (1 + (mine.name == name)))
-    pair_up(lambda mine, name, known: float(mine.name == name))
-    pair_up(lambda mine, name, known: _likeness_of_others(mine, known))
-    order = list(variant.definitions)
-    return tuple(sorted(pairs, key=lambda pair: order.index(pair.name)))
+def _paired(found: Sequence[Definition], variant: Variant) -> list[Pair]:
+    """Which definition stands for which: best the same code, then the same name, then the most alike."""
+    every = [Pair(mine, name, known) for mine in found for name, known in variant.definitions.items()]
+    pairs: dict[str, Pair] = {}
+    taken: set[Definition] = set()
+    for pair in sorted(every, key=_score, reverse=True):
+        if _score(pair) and pair.mine not in taken and pair.name not in pairs:
+            pairs[pair.name] = pair
+            taken.add(pair.mine)
+    return [pairs[name] for name in variant.definitions if name in pairs]
 
 
-def _likeness_of_others(mine: Definition, known: Known) -> float:
-    if len(known.statements) < 4 or isinstance(mine.node, ast.ClassDef) == bool(known.signature):
-        return 0.0
-    found = likeness(mine.known, known)
-    return found if found >= _ALIKE else 0.0
+def _score(pair: Pair) -> float:
+    mine, name, known = pair
+    is_comparable = len(known.statements) > 3 and isinstance(mine.node, ast.ClassDef) != bool(known.signature)
+    alike = likeness(mine.known, known) if is_comparable else 0.0
+    return 4 * (mine.known.hash == known.hash) + 2 * (mine.name == name) + (alike if alike >= _ALIKE else 0)
 
 
 def likeness(one: Known, other: Known) -> float:
@@ -112,28 +95,27 @@ def _shared(one: Known, other: Known) -> int:
 
 def _differences(pair: Pair) -> list[Difference]:
     mine, name, known = pair
-    line = mine.node.lineno
-    renamed = [Difference(mine.name, "renamed", f"{name} in the original", line)] if mine.name != name else []
-    if mine.known.hash == known.hash:
-        return renamed
-    return [*renamed, Difference(mine.name, "changed", "; ".join(_changes(pair)), line)]
+    found = []
+    if mine.name != name:
+        found.append(Difference(mine.name, "renamed", f"{name} in the original", mine.node.lineno))
+    if mine.known.hash != known.hash:
+        found.append(Difference(mine.name, "changed", _change(mine, known), mine.node.lineno))
+    return found
 
 
-def _changes(pair: Pair) -> list[str]:
-    mine, _, known = pair
+def _change(mine: Definition, known: Known) -> str:
+    """What is changed: the signature, the lines that are new, how many statements are missing."""
     said = []
     if mine.known.signature != known.signature:
         said.append(f"takes ({mine.known.signature}), in the original ({known.signature})")
     left = Counter(known.statements)
-    new: list[int] = []
+    new: set[int] = set()
     for statement, line in zip(mine.known.statements, mine.lines, strict=True):
         left[statement] -= 1
-        new += [line] if left[statement] < 0 else []
-    gone = sum(count for count in left.values() if count > 0)
+        new |= {line} if left[statement] < 0 else set()
+    missing = sum(count for count in left.values() if count > 0)
     if new:
-        lines = sorted(set(new))
-        shown = ", ".join(map(str, lines[:6])) + (", …" if len(lines) > 6 else "")
-        said.append(f"not in the original: line{'s' * (len(lines) > 1)} {shown}")
-    if gone:
-        said.append(f"missing: {gone} statement{'s' * (gone > 1)}")
-    return said or ["the same statements in another order, or with other variables"]
+        said.append("not in the original: lines " + ", ".join(map(str, sorted(new))))
+    if missing:
+        said.append(f"statements missing: {missing}")
+    return "; ".join(said) or "the same statements in another order, or with other variables"

@@ -12,9 +12,9 @@ others how much of it they share.
 import ast
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -36,8 +36,8 @@ class Known:
 
     hash: str
     signature: str  # a function's parameters; nothing for others
-    statements: tuple[str, ...]
     tells: bool  # it gathers, and is long enough to be no coincidence: the family is recognised by these
+    statements: tuple[str, ...]  # a hash each
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _definition(name: str, node: Node, names: dict[str, str]) -> Definition:
     is_autograd = isinstance(node, ast.ClassDef) and is_autograd_function(node, names)
     tells = gathers(node) and ((is_autograd and len(heads) >= 8) or (is_function and len(heads) >= 10))
     signature = _signature(node.args) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ""
-    known = Known(_hash("\n".join(head for _, head in heads)), signature, statements, tells)
+    known = Known(_hash("\n".join(head for _, head in heads)), signature, tells, statements)
     return Definition(name, node, known, tuple(line for line, _ in heads))
 
 
@@ -225,19 +225,19 @@ def with_original(name: str, adapter: str, text: str) -> str:
 def _decoded(text: str) -> tuple[Variant, ...]:
     variants = []
     for name, stored in json.loads(text).items():
-        known = {
-            called: Known(**{**one, "statements": tuple(one["statements"].split())})
-            for called, one in stored["definitions"].items()
-        }
-        variants.append(Variant(name, stored["adapter"], known))
+        facts = {}
+        for called, (whole, signature, tells, statements) in stored["definitions"].items():
+            facts[called] = Known(whole, signature, tells, tuple(statements.split()))
+        variants.append(Variant(name, stored["adapter"], facts))
     return tuple(variants)
 
 
-def _encoded(variants: Sequence[Variant]) -> str:
+def _encoded(variants: Iterable[Variant]) -> str:
     stored = {}
     for variant in variants:
-        facts = {name: asdict(one) for name, one in variant.definitions.items()}
-        for one in facts.values():
-            one["statements"] = " ".join(one["statements"])
+        facts = {
+            called: [known.hash, known.signature, known.tells, " ".join(known.statements)]
+            for called, known in variant.definitions.items()
+        }
         stored[variant.name] = {"adapter": variant.adapter, "definitions": facts}
     return json.dumps(stored, indent=1) + "\n"

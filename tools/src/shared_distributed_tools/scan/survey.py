@@ -143,7 +143,7 @@ def _vendored(tree: Tree, path: str, content: bytes) -> Finding:
 def _copy_in(tree: Tree, source: Source, variants: Sequence[Variant]) -> Finding | None:
     found = definitions(source.tree) if gathers(source.tree) else []
     comparison = nearest(found, variants)
-    relative = None if comparison is not None and comparison.is_near else find_relative(source.tree)
+    relative = None if comparison is not None and comparison.is_near() else find_relative(source.tree)
     if relative is not None:
         part = Part(relative.name, "", relative.lineno, relative.end_lineno or relative.lineno)
         finding = Finding(source.path, str(tree.root), "relative", definitions=(part,))

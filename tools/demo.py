@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The main job on one screen: ragged batches through every adapter, compared with one process."""
+"""`nox -s demo`: the main job on one screen. Ragged batches through every adapter, compared with one process."""
 
-import os
-import tempfile
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
@@ -18,8 +15,8 @@ import musiclm_distributed
 import shared_distributed
 import spear_tts_distributed
 import st_moe_distributed
-
-from . import terminal
+from shared_distributed_tools.ranks import World, preload
+from shared_distributed_tools.ranks.rank import place
 
 SIZES = (3, 0, 4, 1)  # rows on each rank: no two alike, one rank empty
 COLUMNS = 5
@@ -61,64 +58,47 @@ def loss(rank: int, gathered: Tensor) -> Tensor:
     return (gathered @ gathered.T).sum() / 10 + (weight * gathered).sum()
 
 
-def in_one_process() -> tuple[Tensor, list[Tensor]]:
-    """What every rank should hold, and the gradient of each rank's loss with respect to all rows."""
-    whole = torch.cat([batch(rank) for rank in range(len(SIZES))]).requires_grad_()
-    gradients = [torch.autograd.grad(loss(rank, whole), whole)[0] for rank in range(len(SIZES))]
-    return whole.detach(), gradients
-
-
-def on_a_rank(rank: int, folder: str) -> None:
-    """Gather this rank's rows in every way; leave the largest differences from one process in a file."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(folder) / "store"), len(SIZES))
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=len(SIZES))
-    whole, gradients = in_one_process()
+def on_a_rank() -> list[tuple[bool, float]]:
+    """For each way: whether the values are right, and the largest difference from the gradient in one process."""
+    rank = place().rank
+    whole = torch.cat([batch(other) for other in range(len(SIZES))]).requires_grad_()
+    gradients = [torch.autograd.grad(loss(other, whole), whole)[0] for other in range(len(SIZES))]
     found = []
     for way in WAYS:
         x = batch(rank).requires_grad_()
         gathered, sizes = way.gather(x)
         (gradient,) = torch.autograd.grad(loss(rank, gathered), x)
         expected = torch.stack(gradients).sum(0) if way.gradient == "sum" else gradients[rank]
-        own = expected.split(SIZES)[rank]
-        worst = max([0.0, *(gradient - own).abs().flatten().tolist()])
-        agreed = tuple(int(n) for n in sizes) == SIZES
-        found.append((agreed and torch.equal(gathered, whole), worst))
-    torch.save(found, Path(folder) / f"rank-{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+        worst = max([0.0, *(gradient - expected.split(SIZES)[rank]).abs().flatten().tolist()])
+        found.append((tuple(int(n) for n in sizes) == SIZES and torch.equal(gathered, whole), worst))
+    return found
 
 
-def show() -> bool:
-    """Gather on four gloo ranks, and show what came of it; whether all of it is right."""
-    console = terminal.console()
+def main() -> int:
+    """Gather on four gloo ranks, and show what came of it; 1 if anything is wrong."""
+    screen = Console()
     rows = ", ".join(map(str, SIZES))
-    console.print(f"{len(SIZES)} processes on gloo hold {rows} rows of {COLUMNS} columns; each gathers all rows.\n")
-    with tempfile.TemporaryDirectory() as folder:
-        with console.status("starting the ranks"):
-            mp.start_processes(on_a_rank, (folder,), nprocs=len(SIZES), start_method="spawn")
-        by_rank = [torch.load(Path(folder) / f"rank-{rank}.pt") for rank in range(len(SIZES))]
-
+    screen.print(f"{len(SIZES)} processes on gloo hold {rows} rows of {COLUMNS} columns; each gathers all rows.\n")
+    preload("torch.fx.experimental.symbolic_shapes")  # what a first backward imports
+    with screen.status("starting the ranks"), World(len(SIZES)) as world:
+        by_rank = world.run(on_a_rank)
     table = Table("adapter", "call", "values", "gradient", "off by", box=None, pad_edge=False)
-    everything = True
+    is_right = True
     for way, results in zip(WAYS, zip(*by_rank, strict=True), strict=True):
-        exact = all(right for right, _ in results)
-        worst = max(off for _, off in results)
-        close = worst < 1e-4
-        everything &= exact and close
-        table.add_row(
-            way.adapter,
-            way.call,
-            "[green]exact[/]" if exact else "[red]different[/]",
-            f"[green]{way.gradient}[/]" if close else f"[red]{way.gradient}: wrong[/]",
-            f"{worst:.1g}",
-        )
-    console.print(table)
-    console.print(
+        is_exact, worst = all(exact for exact, _ in results), max(off for _, off in results)
+        values = "[green]exact[/]" if is_exact else "[red]different[/]"
+        gradient = f"[green]{way.gradient}[/]" if worst < 1e-4 else f"[red]{way.gradient}: wrong[/]"
+        table.add_row(way.adapter, way.call, values, gradient, f"{worst:.1g}")
+        is_right &= is_exact and worst < 1e-4
+    screen.print(table)
+    screen.print(
         "\nexact   every rank holds torch.cat of all batches, and knows the right sizes"
         "\nsum     own rows of the gradient of all ranks' losses together: the true one"
         "\nlocal   own rows of the gradient of this rank's loss alone: no communication"
         "\noff by  the largest difference from the same gradient computed in one process"
     )
-    return everything
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,9 +8,13 @@ short calls are timed in blocks of several, and contenders take turns, block by 
 in each repetition: a fixed one would give each of them always the same predecessor, whose memory it inherits.
 """
 
+import json
+import tempfile
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
 from random import Random
 from statistics import median
 from typing import NamedTuple
@@ -18,14 +22,16 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
-from .cases import MEMORY_AT, MEMORY_UP_TO_WORLD, Mode, Point
 from .contenders import CONTENDERS, Function, Task
-from .memory import peak_bytes
+from .grid import MIB, Mode, Point
 
 BLOCK_SECONDS = 0.02  # long against a barrier's unevenness
 MOST_CALLS = 20
 WARM_UP_BELOW = 0.3  # seconds
+MEMORY_AT = 4 * MIB  # peak allocations are taken here: large enough that buffers, not headers, are seen,
+MEMORY_UP_TO_WORLD = 4  # and few enough that it does not take minutes
 REPETITIONS = (3, 15)  # at least, at most; in between, the budget decides
 
 Call = Callable[[], Tensor]
@@ -47,8 +53,7 @@ class Data(NamedTuple):
     x: Tensor
     gathered: Tensor
     gradient: Tensor
-    own_gradient: Tensor
-    summed_gradient: Tensor
+    right: dict[Mode, Tensor]  # what a call must return, to the bit
 
 
 def measure(point: Point, mode: Mode, budget: float) -> list[Timing]:
@@ -59,7 +64,7 @@ def measure(point: Point, mode: Mode, budget: float) -> list[Timing]:
         for contender in CONTENDERS
         if contender.takes_part(mode, point)
     }
-    right = right_answer(mode, data_of(point))
+    right = data_of(point).right[mode]
     first = []
     for name, call in calls.items():
         start = time.perf_counter()
@@ -91,29 +96,15 @@ def data_of(point: Point) -> Data:
     parts = [values(rows, 1009, source + 1) for source, rows in enumerate(sizes)]
     common = values(sum(sizes), 31, 1)  # rank r's upstream gradient is r + 1 times this
     own = torch.split(common, list(sizes), point.dim)[rank].contiguous()
-    world = point.world
-    return Data(
-        x=parts[rank],
-        gathered=torch.cat(parts, point.dim),
-        gradient=common * (rank + 1),
-        own_gradient=own * (rank + 1),
-        summed_gradient=own * (world * (world + 1) // 2),
-    )
-
-
-def right_answer(mode: Mode, data: Data) -> Tensor:
-    """What a call of this mode must return, to the bit."""
-    if mode == "forward":
-        return data.gathered
-    return data.own_gradient if mode == "local" else data.summed_gradient
+    gathered, summed = torch.cat(parts, point.dim), own * (point.world * (point.world + 1) // 2)
+    right: dict[Mode, Tensor] = {"forward": gathered, "backward": summed, "sum": summed, "local": own * (rank + 1)}
+    return Data(parts[rank], gathered, common * (rank + 1), right)
 
 
 def call_of(mode: Mode, function: Function, data: Data) -> Call:
     """One call, as it is timed."""
-    if mode == "forward":
-        return lambda: function(data.x)
-    if mode == "backward":
-        return lambda: function(data.gradient)
+    if mode in ("forward", "backward"):
+        return lambda: function(data.x if mode == "forward" else data.gradient)
     x = data.x.clone().requires_grad_()
     return lambda: torch.autograd.grad(function(x), x, data.gradient)[0]
 
@@ -165,3 +156,20 @@ def _peak(call: Call, data: Data) -> float:
     dist.barrier()
     ratio = (data.x.nbytes + peak_bytes(call)) / (data.x.nbytes + data.gathered.nbytes)
     return _slowest([[ratio]])[0][0]
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """The most that torch had allocated at one time during a call, over what there was before it.
+
+    From the profiler: the process's own memory would show the allocator's habits.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        kept = call()  # alive until the profiler stops: a result freed on the way would hide its bytes
+    del kept
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text())["traceEvents"]
+    memory = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
+    deltas: list[int] = [delta for _, delta in sorted(memory, key=lambda event: event[0])]
+    return max(accumulate(deltas, initial=0))
