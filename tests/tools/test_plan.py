@@ -224,10 +224,10 @@ def test_the_plan_for_people(tmp_path: Path) -> None:
         "  vendored: ",
         "  package: ",
         "  core: ",
-        "spear_tts_pytorch/align.py:12",
+        "spear_tts_pytorch/align.py:11",
         "all_gather(mask, 0, sizes=batch_sizes, grad='local')",
         "write list(sizes) for sizes.tolist()",
-        "spear_tts_pytorch/align.py:10: which-gradient",
+        "spear_tts_pytorch/align.py:9: which-gradient",
     ):
         assert text in output, output
 
