@@ -25,7 +25,7 @@ class CarrySources(BuildHookInterface[Any]):
         projects = [manifest.parent for manifest in manifests]
         files = [
             *manifests,
-            *[file for project in projects for file in (*project.glob("contract.json"), *project.glob("src/*/*.py"))],
+            *[file for project in projects for file in (*project.glob("contract.json"), *project.glob("LICENSE"), *project.glob("src/*/*.py"))],
         ]
         inside = CARRIED if self.target_name == "sdist" else CARRIED.removeprefix("src/")
         for file in sorted(files):

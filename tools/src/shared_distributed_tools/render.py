@@ -19,10 +19,10 @@ def rendered_parts(name: str) -> tuple[Header, bytes]:
     """The file's header and body."""
     adapter = adapter_named(name)
     sources = load(adapter)
-    body = _body(sources)
+    body = _body(sources, adapter.distribution)
     return Header(name, sources.adapter_version, sources.core_version, sources.sha256, hash_of(body)), body
 
 
 @lru_cache(maxsize=16)  # several files of one repo are checked in a run
-def _body(sources: Sources) -> bytes:
-    return bundle(sources).encode()
+def _body(sources: Sources, distribution: str) -> bytes:
+    return bundle(dict(sources.core), sources.adapter, distribution, sources.licence).encode()

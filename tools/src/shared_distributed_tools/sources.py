@@ -18,6 +18,7 @@ class Sources:
     adapter: str
     core_version: str
     adapter_version: str
+    licence: str
 
     @property
     def sha256(self) -> str:
@@ -36,6 +37,7 @@ def load(adapter: Adapter) -> Sources:
         adapter=(tree / adapter.source).read_text(encoding="utf-8"),
         core_version=core_version(),
         adapter_version=_version(tree / adapter.folder),
+        licence=(tree / CORE_FOLDER / "LICENSE").read_text(encoding="utf-8"),
     )
 
 
