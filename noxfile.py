@@ -23,6 +23,7 @@ MODULES = ["shared_distributed", *[f"{name.replace('-', '_')}_distributed" for n
 DEVELOPMENT = ["matplotlib", "nox", "numpy", "pdoc", "pytest", "hypothesis", "ruff", "mypy", "hatchling"]
 COMPARED = ["torchmetrics", "accelerate"]  # what the benchmark compares with
 CONSTRAINTS = "tests/constraints.txt"
+RELEASED = "tools/src/shared_distributed_tools/render/released"
 EDITABLE = [word for folder in DISTRIBUTIONS for word in ("-e", f"./{folder}")]
 
 SUITES = [
@@ -153,7 +154,7 @@ def test_with(session: nox.Session, *requirements: str) -> None:
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def demo(session: nox.Session) -> None:
     """The main job on one screen: ragged batches through every adapter, gradients against one process."""
-    run(session, "shared_distributed_tools", "demo", *session.posargs)
+    session.run(python(session), "tools/demo.py", external=True)
 
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
@@ -174,9 +175,10 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
-    """Measure the core beside every alternative; --quick takes under 90 seconds."""
+    """Measure the core beside every alternative; --quick takes under 90 seconds, --vendored adds the rendered files."""
     session.run(python(session), "-m", "pip", "install", "-q", "-c", CONSTRAINTS, *COMPARED, external=True)
-    run(session, "shared_distributed_tools", "bench", *session.posargs)
+    session.env["PYTHONPATH"] = "tools"
+    run(session, "bench", *session.posargs)
 
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
@@ -187,8 +189,8 @@ def vendor(session: nox.Session) -> None:
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def downstream(session: nox.Session) -> None:
-    """Try the vendored file in a temporary copy of a checkout: nox -s downstream -- REPO..."""
-    run(session, "shared_distributed_tools.downstream", *session.posargs)
+    """Try the vendored file in a temporary copy of a checkout, with its own tests: nox -s downstream -- REPO..."""
+    session.run(python(session), "tools/downstream.py", *session.posargs, external=True)
 
 
 @nox.session(default=False)
@@ -210,12 +212,12 @@ def build(session: nox.Session) -> None:
         session.run(clean, "-m", "pip", "install", "-q", "-c", CONSTRAINTS, *wheels, external=True)
         session.chdir(folder)
         session.run(clean, "-c", f"import {', '.join(MODULES)}, shared_distributed_tools", external=True)
-        session.run(clean, "-m", "shared_distributed_tools", "demo", external=True)
         package = Path(folder) / "project" / "spear_tts_pytorch"
         package.mkdir(parents=True)
         (package / "__init__.py").touch()
-        vendor_it = ["-m", "shared_distributed_tools", "vendor", "spear-tts", "project"]
-        session.run(clean, *vendor_it, silent=True, external=True)  # shows a diff of the whole file
+        words = ("-m", "shared_distributed_tools", "render", "spear-tts")
+        rendered = session.run(clean, *words, silent=True, external=True)
+        (package / "distributed.py").write_text(str(rendered))
         session.chdir(package.parent)
         session.run(clean, "-c", VENDORED_FILE_ALONE, external=True)
 
@@ -233,11 +235,14 @@ print("the vendored file runs without the core:", all_gather)
 
 @nox.session(venv_backend="none", default=False)
 def release(session: nox.Session) -> None:
-    """Set the version of the whole workspace: nox -s release -- 0.2.0."""
+    """Set the version of the whole workspace, and keep what it renders: nox -s release -- 0.2.0. After nox -s env."""
     (version,) = session.posargs
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         session.error(f"{version} is no version of the form 1.2.3")
-    for file in [*[ROOT / folder / "pyproject.toml" for folder in DISTRIBUTIONS], ROOT / "tools/README.md"]:
+    # what this release renders goes into later ones: an edited file is merged from it
+    keep = f"from shared_distributed_tools.render.released import keep; keep({RELEASED!r})"
+    session.run(python(session), "-c", keep, external=True)
+    for file in [ROOT / folder / "pyproject.toml" for folder in DISTRIBUTIONS]:
         text = re.sub(r'^version = ".+"$', f'version = "{version}"', file.read_text(), flags=re.MULTILINE)
         file.write_text(re.sub(r"(shared-distributed(?:-tools)?[>=]=)[\d.]+", rf"\g<1>{version}", text))
     changes = ROOT / "CHANGELOG.md"

@@ -153,6 +153,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 def server_of_the_tools() -> None:
     """The one server of a test run that forks ranks, begun with all that ranks of the tools import."""
     from shared_distributed_tools.bench import world
+
     from shared_distributed_tools.parity import ranks
 
     multiprocessing.set_forkserver_preload([*ranks.PRELOADED, *world.PRELOADED, "pytest"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shared_distributed_tools.bundle import HEART as RENDERED
+from shared_distributed_tools.render.bundle import HEART as RENDERED
 
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "shared/distributed"

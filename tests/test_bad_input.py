@@ -153,7 +153,9 @@ def test_different_operations_raise_everywhere(backend: str, worlds: Worlds) -> 
 def test_different_gradients_raise_everywhere(backend: str, worlds: Worlds) -> None:
     """grad='sum' on one rank and 'local' on the other would hang in the backward."""
     world = worlds.get(backend, 2)
-    expect_same_error(world.run("ranks.calls:different_grad", ["sum", "local"]), "DisagreementError", ["=True", "=False"])
+    expect_same_error(
+        world.run("ranks.calls:different_grad", ["sum", "local"]), "DisagreementError", ["=True", "=False"]
+    )
     outcomes = world.run("ranks.calls:different_grad", ["sum", "mean"])
     expect_same_error(outcomes, "BadInputError", ["rank 1 of 2", "'mean'"])
 

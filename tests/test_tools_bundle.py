@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from shared_distributed_tools.bundle import bundle
+from shared_distributed_tools.sources import Sources, root
+from shared_distributed_tools.verify import verify
+
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.errors import RenderError, ToolError
 from shared_distributed_tools.render import render
-from shared_distributed_tools.sources import Sources, root
-from shared_distributed_tools.verify import verify
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -118,18 +118,18 @@ class RaggedGather(autograd.Function):
     """A class docstring."""
 
     @staticmethod
-    def forward(context, tensor, axis, counts):
+    def forward(ctx, x, dim, lengths):
         """Docstring."""
-        result, counts = gather_ragged(tensor, axis, counts)
-        context.dim = axis
-        context.lengths = counts.tolist()
-        return result, counts
+        result, lengths = gather_ragged(x, dim, lengths)
+        ctx.dim = dim
+        ctx.lengths = lengths.tolist()
+        return result, lengths
     @staticmethod
-    def backward(context, g, unused):
+    def backward(ctx, grad, _):
         import torch.distributed
         me = torch.distributed.get_rank()
-        start = sum(context.lengths[:me])
-        return g.narrow(context.dim, start, context.lengths[me]), None, None
+        start = sum(ctx.lengths[:me])
+        return grad.narrow(ctx.dim, start, ctx.lengths[me]), None, None
 
 def gather_ragged(x, dim = 0, lengths = None):
     "Docstring."

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Downstream projects of our own writing: the four shapes of call sites, a flat fork, an inlined and an edited copy.
 
-Each has an old `distributed.py` that pads to the longest, code that uses it, metadata in a format of its own, and a
-`check.py` whose `check(rank, world)` compares what the project computes, and its gradients, with one process.
+Each has an old `distributed.py` that pads to the longest, code that uses it, dependencies in a format of its own, and
+a `check.py` whose `check(rank, world)` compares what the project computes, and its gradients, with one process.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-
-from shared_distributed_tools.migration.fingerprints import add, record_file
 
 from .old_copies import RIGHT as MUSICLM
 from .trees import committed, write_files
@@ -168,15 +166,6 @@ class SigmoidContrast(nn.Module):
         sims = einsum('l i d, l j d -> l i j', audio, text)
         return -F.logsigmoid((2 * labels - 1) * sims).sum()
 """
-
-_CONTRAST_IN_CORE = [
-    ("from {module} import AllGather", "from shared_distributed import AllGather, is_distributed"),
-    ("AllGather(dim = 2)   #", "AllGather(dim = 2, grad = 'local')   #"),
-    ("if self.all_gather.is_distributed:", "if is_distributed():"),
-    ("AllGather(dim = 1, all_reduce_grads = True)", "AllGather(dim = 1, grad = 'sum')"),
-    ("if exists(rank_sizes):", "if is_distributed():"),
-    ("labels.split(rank_sizes.tolist(), dim = 0)", "labels.split(list(rank_sizes), dim = 0)"),
-]
 
 _CONTRAST_CHECK = """\
 import torch
@@ -374,25 +363,17 @@ def check(rank, world):
 
 @dataclass(frozen=True)
 class Project:
-    """A tree, the adapter for it, and what its files say once they use the core."""
+    """A tree, and the adapter for it."""
 
     adapter: str
     copy: str
     files: dict[str, str]
-    metadata: str  # the file that lists its dependencies
-    in_core: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # path -> old line part, new line part
+    dependencies: str  # the file that lists them
+    is_edited: bool = True  # whether they can be added there; otherwise the line is printed
 
     def make(self, folder: Path, name: str) -> Path:
         """The project on disk, committed."""
         return committed(write_files(folder / name, self.files))
-
-    def expected_in_core(self, path: str) -> str:
-        """A file as it should read at the end."""
-        text = self.files[path]
-        for old, new in self.in_core[path]:
-            assert text.count(old) == 1, old
-            text = text.replace(old, new)
-        return text
 
 
 def _package(name: str, old: str, module: str, code: str, check: str, metadata: tuple[str, str]) -> dict[str, str]:
@@ -403,10 +384,6 @@ def _package(name: str, old: str, module: str, code: str, check: str, metadata: 
         "check.py": check,
         metadata[0]: metadata[1],
     }
-
-
-def _contrast_in_core(module: str) -> list[tuple[str, str]]:
-    return [(old.replace("{module}", module), new) for old, new in _CONTRAST_IN_CORE]
 
 
 _SPEAR_FILES = _package(
@@ -421,18 +398,6 @@ _SPEAR_FILES = _package(
         '    "torch>=2.0",\n]\n',
     ),
 )
-_SPEAR_IN_CORE = [
-    (
-        "from spear_tts_pytorch.distributed import all_gather",
-        "from shared_distributed import all_gather, is_distributed",
-    ),
-    ("all_gather(source, 0, None)", "all_gather(source, 0, grad = 'local')"),
-    ("all_gather(target, 0, batch_sizes)", "all_gather(target, 0, sizes = batch_sizes, grad = 'local')"),
-    ("all_gather(mask, 0, batch_sizes)", "all_gather(mask, 0, sizes = batch_sizes, grad = 'local')"),
-    ("if batch_sizes is not None:", "if is_distributed():"),
-    ("sum(batch_sizes.tolist()[:", "sum(list(batch_sizes)[:"),
-]
-
 PROJECTS = {
     "musiclm": Project(
         "musiclm",
@@ -446,15 +411,8 @@ PROJECTS = {
             ("setup.py", _SETUP_PY.replace("{name}", "musiclm-pytorch")),
         ),
         "setup.py",
-        {"musiclm_pytorch/contrast.py": _contrast_in_core("musiclm_pytorch.distributed")},
     ),
-    "spear-tts": Project(
-        "spear-tts",
-        "spear_tts_pytorch/distributed.py",
-        _SPEAR_FILES,
-        "pyproject.toml",
-        {"spear_tts_pytorch/align.py": _SPEAR_IN_CORE},
-    ),
+    "spear-tts": Project("spear-tts", "spear_tts_pytorch/distributed.py", _SPEAR_FILES, "pyproject.toml"),
     "mirasol": Project(
         "mirasol",
         "mirasol_pytorch/distributed.py",
@@ -470,16 +428,7 @@ PROJECTS = {
             ),
         ),
         "setup.cfg",
-        {
-            "mirasol_pytorch/fused.py": [
-                (
-                    "from mirasol_pytorch.distributed import all_gather, get_is_distributed",
-                    "from shared_distributed import all_gather, is_distributed",
-                ),
-                ("if get_is_distributed():", "if is_distributed():"),
-                ("all_gather(av_embed, 0, None)", "all_gather(av_embed, 0, grad='local')"),
-            ]
-        },
+        is_edited=False,
     ),
     "st-moe": Project(
         "st-moe",
@@ -497,14 +446,7 @@ PROJECTS = {
             ),
         ),
         "pyproject.toml",
-        {
-            "st_moe_pytorch/experts.py": [
-                ("from st_moe_pytorch.distributed import (", "from shared_distributed import ("),
-                ("self.all_gather     = AllGather()", "self.all_gather     = AllGather(grad = 'local')"),
-                ("batch_sizes.sum().item()", "sum(batch_sizes)"),
-                ("batch_sizes.tolist()", "list(batch_sizes)"),
-            ]
-        },
+        is_edited=False,
     ),
     "flat": Project(
         "musiclm",
@@ -516,22 +458,21 @@ PROJECTS = {
             "requirements.txt": "einops\ntorch>=1.6\n",
         },
         "requirements.txt",
-        {"musiclm.py": _contrast_in_core("distributed")},
-    ),
-    "edited": Project(
-        "spear-tts",
-        "spear_tts_pytorch/distributed.py",
-        {
-            **_SPEAR_FILES,
-            "spear_tts_pytorch/distributed.py": SPEAR_TTS.replace(
-                "int(sizes.max())", "max(size.item() for size in sizes)"
-            )
-            + "\n# ours\n\ndef rank_of_rows(sizes):\n    return torch.arange(len(sizes)).repeat_interleave(sizes)\n",
-        },
-        "pyproject.toml",
-        {"spear_tts_pytorch/align.py": _SPEAR_IN_CORE},
+        is_edited=False,
     ),
 }
+
+# with a change of its own in the copy, and a function more
+EDITED = Project(
+    "spear-tts",
+    "spear_tts_pytorch/distributed.py",
+    {
+        **_SPEAR_FILES,
+        "spear_tts_pytorch/distributed.py": SPEAR_TTS.replace("int(sizes.max())", "max(size.item() for size in sizes)")
+        + "\n# ours\n\ndef rank_of_rows(sizes):\n    return torch.arange(len(sizes)).repeat_interleave(sizes)\n",
+    },
+    "pyproject.toml",
+)
 
 # everything in one file, which no adapter can take the place of
 INLINED = Project(
@@ -545,12 +486,5 @@ INLINED = Project(
     },
     "requirements.txt",
 )
-_VARIANTS = {"musiclm": MUSICLM, "spear-tts": SPEAR_TTS, "mirasol": MIRASOL, "st-moe": ST_MOE}
-
-
-def known_variants(folder: Path) -> Path:
-    """The fingerprints of our copies, for `--known`: these are no copies of anybody's file."""
-    for name, text in _VARIANTS.items():
-        (folder / f"{name}.py").write_text(text)
-        add(record_file(folder / f"{name}.py", f"our {name}", name), folder / "known.json")
-    return folder / "known.json"
+# by the name that `scan` gives them in the tests
+ORIGINALS = {"musiclm": MUSICLM, "spear-tts": SPEAR_TTS, "mirasol": MIRASOL, "st-moe": ST_MOE}

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from shared_distributed_tools import sources
+from shared_distributed_tools.render import sources
 
 OLD = '"""The old copy."""\n\nimport torch.distributed as dist\n\n\ndef gather(t):\n    return dist.all_gather(t)\n'
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """How tables, diffs and progress are shown."""
 
+import io
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +19,11 @@ Report = Callable[[float, float, str], None]  # done, of how much, what is being
 
 
 def console() -> Console:
-    """As wide as the terminal; piped output has no width of its own, and a log should not cut lines of code at 80."""
-    return Console(width=None if sys.stdout.isatty() else 240)
+    """As wide as the terminal; piped output has no width of its own, and a log should not cut lines of code at 80.
+
+    Names of files are data: square brackets in them mean nothing here.
+    """
+    return Console(width=None if sys.stdout.isatty() else 240, markup=False, highlight=False)
 
 
 def print_table(table: Table) -> None:
@@ -38,6 +42,13 @@ def print_diff(text: str) -> None:
     """A unified diff, in colours where there are any."""
     for line in text.splitlines():
         click.secho(line, fg=_COLOURS.get(line[:1]))
+
+
+def as_html(table: Table) -> str:
+    """A table as a page that stands alone, by rich's own export."""
+    recorder = Console(record=True, width=160, file=io.StringIO(), markup=False, highlight=False)
+    recorder.print(whole(table))
+    return recorder.export_html()
 
 
 @contextmanager

@@ -3,11 +3,8 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
-
-from ._move import _Rows
 
 
 class _Move(Function):

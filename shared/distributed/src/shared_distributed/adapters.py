@@ -26,10 +26,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from ._differentiate import _Move
-from ._errors import StaleAnswerWarning
 from ._compiled import _Call
-from ._world import _is_compiling, _is_distributed, _long_tensor, _warn_once
+from ._differentiate import _Move
+from ._world import _long_tensor
 
 
 def _gather(x: Tensor, dim: int, sizes: Any, all_reduce_grads: bool = False) -> tuple[Tensor, Tensor]:

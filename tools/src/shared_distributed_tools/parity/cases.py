@@ -48,6 +48,7 @@ class Case:
     style: Style = "keywords"
     other: tuple[int, ...] = OTHER_DIMS
     late: bool = False  # the process group comes up between two calls
+    length: int | None = None  # what is padded to
     variant: str = ""  # a word for what the other fields do not say
 
     @property
@@ -75,7 +76,8 @@ class Case:
     def title(self) -> str:
         """The case in words, without its function."""
         where = f"{self.world} rank{'s' if self.world > 1 else ''}" if self.world else "no process group"
-        words = [where, self.variant, "before and after the group came up" if self.late else ""]
+        words = [where, self.variant, "" if self.length is None else f"to length {self.length}"]
+        words += ["before and after the group came up" if self.late else ""]
         if self.sizes:
             words += [f"sizes {self.sizes}", f"dim {self.dim}", self.dtype]
             words += [f"{len(self.other)}-d" if len(self.other) != len(OTHER_DIMS) else ""]
@@ -115,7 +117,7 @@ def _without_a_group(function: str, kind: Kind) -> Iterator[Case]:
     if function == "pad_dim_to":
         for length, dim, dtype in product((5, 2, 0), DIMS, ("float32", "int64")):
             upstream: Upstream = "ranked" if dtype in FLOATING else "none"
-            yield replace(bare, sizes=(3,), dim=dim, dtype=dtype, upstream=upstream, variant=f"to length {length}")
+            yield replace(bare, sizes=(3,), dim=dim, dtype=dtype, upstream=upstream, length=length)
     elif function in VALUES:
         yield from (replace(bare, variant=variant) for variant in VALUES[function])
     elif _gathers(function, kind):

@@ -3,7 +3,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -11,17 +10,16 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ..terminal import whole
-from .run import Comparison
+from .compare import Comparison
 from .verdict import Finding, Verdict
 
-DIFFERENT = 30  # the exit code
 _EXAMPLES = 3  # of one kind of difference; the rest is in the JSON
-_STYLES = {"same": "green", "better": "cyan", "different": "red"}
+_STYLES = {"same": "green", "better": "cyan", "stricter": "yellow", "different": "red"}
 
 
 def exit_code(comparison: Comparison) -> int:
-    """0: the same or better everywhere."""
-    return DIFFERENT if comparison.counts()["different"] else 0
+    """1 if anything is different, else 0."""
+    return 1 if comparison.counts()["different"] else 0
 
 
 def show(comparison: Comparison, console: Console) -> None:
@@ -29,16 +27,17 @@ def show(comparison: Comparison, console: Console) -> None:
     for line in _facts(comparison):
         console.print(Text(line), soft_wrap=True)
     console.print(_counts(comparison))
-    if comparison.counts()["better"]:
-        console.print(whole(_better(comparison)))
+    for verdict in (Verdict.BETTER, Verdict.STRICTER):
+        if comparison.counts()[verdict.value]:
+            console.print(whole(_explained(comparison, verdict)))
     for line in _different(comparison):
         console.print(Text(line), soft_wrap=True)
 
 
 def _facts(comparison: Comparison) -> Iterator[str]:
     old, new = comparison.old, comparison.new
-    yield f"{comparison.file} (sha256 {old.version[:12]}, {old.where})"
-    yield f"against {comparison.adapter} {new.version} ({new.where})"
+    yield f"{comparison.file} (sha256 {old.version[:12]}, {old.description.where})"
+    yield f"against {comparison.adapter} {new.version}, as `adapters vendor` writes it"
     worlds = ", ".join(map(str, comparison.worlds))
     yield f"{len(comparison.findings)} cases, each with both, on gloo; world sizes {worlds}, and no process group"
     for words, names in (
@@ -63,9 +62,10 @@ def _counts(comparison: Comparison) -> Table:
     return table
 
 
-def _better(comparison: Comparison) -> Table:
-    table = Table("better: the old file gave", "the adapter gives", Column("cases", justify="right"), "in")
-    for findings in _by_kind(comparison, Verdict.BETTER):
+def _explained(comparison: Comparison, verdict: Verdict) -> Table:
+    heading = f"{verdict.value}: the old file gave"
+    table = Table(heading, "the adapter gives", Column("cases", justify="right"), "in")
+    for findings in _by_kind(comparison, verdict):
         first = findings[0].difference
         functions = Counter(finding.case.function for finding in findings)
         where = ", ".join(f"{name} {count}" for name, count in functions.items())
@@ -104,10 +104,9 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "file": str(comparison.file),
         "sha256": old.version,
-        "loaded": old.where,
+        "loaded": old.description.where,
         "adapter": comparison.adapter,
         "adapter_version": new.version,
-        "adapter_from": new.where,
         "world_sizes": list(comparison.worlds),
         "supplied": old.description.not_defined,
         "supplied_for_absent_imports": old.description.not_importable,
@@ -125,17 +124,3 @@ def _finding(finding: Finding) -> dict[str, Any]:
     case, verdict, difference, right = finding
     found = {"function": case.function, "case": case.title, "world_size": case.world, "verdict": verdict.value}
     return {**found, **difference._asdict(), "right": right}
-
-
-def as_record(comparison: Comparison, repo: Path) -> dict[str, object]:
-    """What a repo's migration record keeps of it."""
-    counts = comparison.counts()
-    return {
-        "file": comparison.file.resolve().relative_to(repo).as_posix(),
-        "adapter": comparison.adapter,
-        "adapter_version": comparison.new.version,
-        "sha256": comparison.old.version,
-        "world_sizes": list(comparison.worlds),
-        "result": next((word for word in ("different", "better") if counts[word]), "same"),
-        "counts": counts,
-    }

@@ -4,7 +4,8 @@
 Where both sides return, their outputs, sizes and gradients must agree, whoever is right: somebody may rely on what
 the old file gives, a mean where others take the sum. Better is what nobody can rely on: the old file raises where
 the adapter gives the right answer, crashes, hangs, writes to memory that is not its own, or has a wrong second
-derivative.
+derivative. Stricter is what the contract announces: the ranks' calls disagree, the old file returned something on some
+rank all the same, and the adapter raises on every rank.
 """
 
 import re
@@ -12,12 +13,13 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from ..processes import HUNG
+from ..ranks import HUNG
 from .cases import Case
-from .oracle import INPUT, SECOND, UPSTREAM, truth
-from .seen import Observation, Outcome, Raised, pair_in_words
+from .observed import Observation, Outcome, Raised, pair_in_words
+from .truth import INPUT, SECOND, UPSTREAM, truth
 
 _LONG = 140  # characters of an exception's message in a report
+_RETURNED = "returned"
 _NAMES, _END, _EXCEPTION = "undefined names", "how it ends", "exception"
 _NOT_RELIED_ON = {_END, _EXCEPTION, SECOND, INPUT, UPSTREAM}
 
@@ -27,6 +29,7 @@ class Verdict(Enum):
 
     SAME = "same"
     BETTER = "better"
+    STRICTER = "stricter"
     DIFFERENT = "different"
 
 
@@ -65,6 +68,9 @@ def judge(case: Case, old: Outcome, new: Outcome, alone: str) -> Finding:
         old_right, new_right = (_is_right(case, outcome, alone) for outcome in (old, new))
         relied_on = [difference for difference in differences if difference.part not in _NOT_RELIED_ON]
         if new_right and not old_right and not relied_on:
+            returned = [one for one in differences if one.old == _RETURNED]
+            if case.may_raise_only and returned and not old.broken:
+                return Finding(case, Verdict.STRICTER, returned[0])
             return Finding(case, Verdict.BETTER, differences[0])
         whose = {(False, True): "the adapter's", (True, False): "the old file's"}.get((old_right, new_right), "")
         if case.depends_on_adapter:  # another adapter's answer would be as right
@@ -140,7 +146,7 @@ def _whole_in_words(outcome: Outcome) -> str:
 
 def _end_in_words(seen: Observation | None) -> str:
     if seen is None or seen.raised is None:
-        return "returned"
+        return _RETURNED
     message = " ".join(seen.raised.message.split())
     message = message if len(message) <= _LONG else message[: _LONG - 1] + "…"
     return f"{seen.raised.name} in {seen.raised.step}" + (f": {message}" if message else "")

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""One more requirement in a project's list, in its own layout; None where a person has to add it."""
+
+from pathlib import Path
+
+import pytest
+
+from shared_distributed_tools.errors import RefusalError
+from shared_distributed_tools.repo.dependencies import added, is_listed, name_in
+
+ONE = ["x-distributed>=1.0"]
+TWO = [f"{name} @ git+https://host/repo.git@v1#subdirectory={name}" for name in ("x-distributed", "shared-distributed")]
+# file, before, after: {0} and {1} stand for the requirements
+EDITED = {
+    "setup.py, a line each": (
+        "setup.py",
+        "setup(\n  install_requires=[\n    'einops',  # shapes\n    'torch>=1.6'  # last\n  ],\n)\n",
+        "setup(\n  install_requires=[\n    'einops',  # shapes\n    'torch>=1.6',  # last\n    '{0}'{rest}\n  ],\n)\n",
+        ",\n    '{1}'",
+    ),
+    "setup.py, a trailing comma": (
+        "setup.py",
+        'import setuptools\nsetuptools.setup(install_requires = [\n    "é",\n])\n',
+        'import setuptools\nsetuptools.setup(install_requires = [\n    "é",\n    "{0}",{rest}\n])\n',
+        '\n    "{1}",',
+    ),
+    "setup.py, one line": (
+        "setup.py",
+        "setup(install_requires=['torch', 'einops'], name='[')\n",
+        "setup(install_requires=['torch', 'einops', '{0}'{rest}], name='[')\n",
+        ", '{1}'",
+    ),
+    "setup.py, closed on the last line": (
+        "setup.py",
+        "setup(install_requires=[\n    'torch',\n    'einops'])\n",
+        "setup(install_requires=[\n    'torch',\n    'einops', '{0}'{rest}])\n",
+        ", '{1}'",
+    ),
+    "pyproject": (
+        "pyproject.toml",
+        '[project]\nname = "p"  # us\ndependencies = [\n  "torch",  # big\n]\n\n[tool.x]\ny = 1\n',
+        '[project]\nname = "p"  # us\ndependencies = [\n  "torch",  # big\n  "{0}",{rest}\n]\n\n[tool.x]\ny = 1\n',
+        '\n  "{1}",',
+    ),
+    "pyproject, one line": (
+        "pyproject.toml",
+        '[project]\ndependencies = ["torch"]\n',
+        '[project]\ndependencies = ["torch", "{0}"{rest}]\n',
+        ', "{1}"',
+    ),
+    "pyproject, none yet": (
+        "pyproject.toml",
+        '[project]\nname = "p"\n',
+        '[project]\nname = "p"\ndependencies = ["{0}"{rest}]\n',
+        ', "{1}"',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITED)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_requirement_is_added_in_the_lists_own_layout(tmp_path: Path, name: str, newline: str) -> None:
+    """One, and two; comments, quotes, indentation and line ends stay."""
+    file, before, after, rest = EDITED[name]
+    (tmp_path / file).write_bytes(before.replace("\n", newline).encode())
+    for wanted in (ONE, TWO):
+        expected = after.replace("{rest}", rest if len(wanted) > 1 else "")
+        for number, requirement in enumerate(wanted):
+            expected = expected.replace(f"{{{number}}}", requirement)
+        change = added(tmp_path, wanted)
+        assert change is not None
+        assert change.new.decode() == expected.replace("\n", newline)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("README.md", ""),
+        ("setup.py", "setup(install_requires = NAMES)\n"),
+        ("setup.py", "setup(install_requires = [*BASE])\n"),
+        ("setup.py", "setup(install_requires = [])\n"),
+        ("setup.py", "setup(install_requires = ['torch', ('einops')])\n"),
+        ("setup.py", "setup(**dict(install_requires = ['torch']))\n"),
+        ("setup.py", "setup(\n"),
+        ("setup.cfg", "[options]\ninstall_requires =\n    torch\n"),
+        ("requirements.txt", "torch\n"),
+        ("pyproject.toml", "[project\n"),
+        ("pyproject.toml", '[project]\ndynamic = ["dependencies"]\n'),
+        ("pyproject.toml", '[tool.poetry.dependencies]\ntorch = "*"\n'),
+    ],
+)
+def test_what_is_not_a_plain_list_is_left_to_a_person(tmp_path: Path, file: str, text: str) -> None:
+    """Computed, empty, damaged, dynamic, or in another format; the file stays as it is."""
+    (tmp_path / file).write_text(text)
+    assert added(tmp_path, ONE) is None
+    assert (tmp_path / file).read_text() == text
+
+
+def test_the_file_that_lists_dependencies_is_the_one_changed(tmp_path: Path) -> None:
+    """A pyproject for the build alone is passed over."""
+    (tmp_path / "pyproject.toml").write_text('[build-system]\nrequires = ["setuptools"]\n')
+    (tmp_path / "setup.py").write_text("setup(install_requires = ['torch'])\n")
+    change = added(tmp_path, ONE)
+    assert change is not None
+    assert change.path == "setup.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "listed"),
+    [
+        ("setup.cfg", "install_requires =\n    X_Distributed>=1\n", True),
+        ("requirements.txt", "x-distributed\n", True),
+        ("pyproject.toml", 'x-distributed = {git = "…"}\n', True),
+        ("setup.py", "['x-distributed-tools', 'my-x-distributed', 'x']\n", False),
+        ("notes.txt", "x-distributed\n", False),
+    ],
+)
+def test_whether_a_distribution_is_listed(tmp_path: Path, file: str, text: str, listed: bool) -> None:
+    """In any of the files that list dependencies, however its name is written."""
+    (tmp_path / file).write_text(text)
+    assert is_listed(tmp_path, "x-distributed") is listed
+
+
+def test_a_requirement_names_a_distribution() -> None:
+    """What is none is refused."""
+    assert [name_in(one) for one in (*ONE, "X.Distributed @ https://host/x.whl")] == ["x-distributed"] * 2
+    with pytest.raises(RefusalError, match="is not a requirement"):
+        name_in("git+https://host/repo.git")

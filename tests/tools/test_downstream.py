@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+"""`nox -s downstream`: the rendered file inside a copy of a downstream project, with that project's own checks."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from downstream.trees import LAYOUTS, OLD, git, make_repo
+
+SCRIPT = Path(__file__).resolve().parents[2] / "tools/downstream.py"
+# looks the module up without importing it: these trees have no use for torch
+LOOKS = """\
+import importlib.util
+import pathlib
+
+origin = importlib.util.find_spec("{module}").origin
+assert "@generated" in pathlib.Path(origin).read_text()
+print("their own check ran")
+"""
+# layout -> what its project has to check itself with, and what that prints
+CHECKS: dict[str, tuple[dict[str, str], str]] = {
+    "musiclm": ({"assert.py": LOOKS}, "their own check ran"),
+    "spear-tts": ({"check.py": LOOKS, "tests/test_it.py": "def test_it():\n    assert False\n"}, "their own check ran"),
+    "mirasol": ({"tests/test_it.py": f"def test_it():\n    exec({LOOKS!r})\n"}, "1 passed"),
+    "st-moe": ({}, "imported st_moe_pytorch.distributed"),
+    "flat": ({"assert.py": "from musiclm import AllGather\nprint(AllGather.__module__)\n"}, "\ndistributed\n"),
+}
+
+
+def downstream(*repos: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(SCRIPT), *map(str, repos)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_layout_runs_with_the_file_swapped_in(tmp_path: Path, layout: str) -> None:
+    """The project's own check sees our file under the old name; what ran is printed; the checkout stays as it is."""
+    adapter, target, _ = LAYOUTS[layout]
+    module = target.removesuffix(".py").replace("/", ".")
+    files, prints = CHECKS[layout]
+    repo = make_repo(tmp_path, layout, extra={name: text.replace("{module}", module) for name, text in files.items()})
+    done = downstream(repo)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{adapter} at {target}; running python" in done.stdout
+    assert prints in done.stdout
+    assert (repo / target).read_text() == OLD
+    assert git(repo, "status", "--short") == ""
+
+
+def test_a_project_that_fails_is_reported(tmp_path: Path) -> None:
+    """Exit code 1 if any fails, or fits no adapter, and the others run all the same."""
+    bad = make_repo(tmp_path / "bad", "spear-tts", extra={"check.py": "raise SystemExit(3)\n"})
+    good = make_repo(tmp_path / "good", "musiclm", extra={"check.py": ""})
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/assert.py").write_text("print('ran')\n")
+    done = downstream(bad, tmp_path / "other", good)
+    assert done.returncode == 1
+    assert "spear-tts-pytorch: python check.py ended with exit code 3" in done.stdout
+    assert "other: one adapter has to fit its layout, found none" in done.stdout
+    assert "\nran" not in done.stdout
+    assert "musiclm-pytorch: python check.py ended with exit code 0" in done.stdout

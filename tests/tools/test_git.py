@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: MIT
+"""What git is asked, and that nothing of the repository has a say in it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from downstream.trees import commit, committed, git, write_files
+from shared_distributed_tools.render import rendered_parts
+from shared_distributed_tools.repo.git import Checkout, GitError, merge
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools/src/shared_distributed_tools"
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    return committed(write_files(tmp_path / "repo", {"a.py": "a = 1\n", "sub/b.py": "b = 1\n"}))
+
+
+def around(folder: Path) -> Checkout:
+    found = Checkout.around(folder)
+    assert found is not None
+    return found
+
+
+def test_the_checkout_is_the_nearest_one(repo: Path, tmp_path: Path) -> None:
+    """From a folder inside it too; a worktree has a git directory of its own; outside there is none."""
+    assert around(repo / "sub").root == repo
+    git(repo, "worktree", "add", "-q", str(tmp_path / "other"))
+    other = around(tmp_path / "other")
+    assert (other.root, other.git_dir) == (tmp_path / "other", repo / ".git/worktrees/other")
+    assert Checkout.around(tmp_path) is None
+
+
+def test_what_head_holds(repo: Path) -> None:
+    """By content, from a subfolder too; None for what it does not hold."""
+    checkout = around(repo / "sub")
+    assert checkout.committed(repo / "sub/b.py") == b"b = 1\n"
+    assert checkout.committed(repo / "sub/c.py") is None
+    (repo / "a.py").write_text("a = 2\n")
+    assert checkout.committed(repo / "a.py") == b"a = 1\n"
+    assert not checkout.is_staged(repo / "a.py")
+    git(repo, "add", "a.py")
+    assert checkout.is_staged(repo / "a.py")
+
+
+def test_names_are_never_patterns(repo: Path) -> None:
+    """Square brackets and stars in a path mean themselves."""
+    write_files(repo, {"pages/[id]/a*.py": "x = 1\n", "pages/i/ab.py": "x = 2\n"})
+    commit(repo)
+    assert around(repo).committed(repo / "pages/[id]/a*.py") == b"x = 1\n"
+
+
+def test_before_the_first_commit_nothing_is_held(tmp_path: Path) -> None:
+    """An answer, and no error."""
+    write_files(tmp_path, {"a.py": "a = 1\n"})
+    git(tmp_path, "init", "-q")
+    checkout = around(tmp_path)
+    assert (checkout.head, checkout.committed(tmp_path / "a.py")) == (None, None)
+
+
+@pytest.mark.parametrize("what", ["merge", "rebase", "cherry-pick", "revert"])
+def test_what_is_under_way(repo: Path, what: str) -> None:
+    """A merge, a rebase and the like that stopped at a conflict."""
+    git(repo, "checkout", "-q", "-b", "other")
+    write_files(repo, {"a.py": "a = 2\n"})
+    commit(repo)
+    git(repo, "checkout", "-q", "-")
+    write_files(repo, {"a.py": "a = 3\n"})
+    commit(repo)
+    assert around(repo).under_way == ""
+    write_files(repo, {"a.py": "a = 4\n"} if what == "revert" else {})
+    commit(repo)
+    with pytest.raises(Exception, match="git"):
+        git(repo, what, "HEAD~1" if what == "revert" else "other")
+    assert around(repo).under_way == what
+
+
+def test_old_versions_are_found_by_a_text(repo: Path) -> None:
+    """After renames and deletions, on other branches, without a clue to the path."""
+    git(repo, "checkout", "-q", "-b", "gone")
+    write_files(repo, {"c.py": "c = 'needle'\n"})
+    commit(repo)
+    git(repo, "mv", "c.py", "d.py")
+    write_files(repo, {"d.py": "d = 'needle', 2\n"})
+    commit(repo)
+    git(repo, "checkout", "-q", "-")
+    assert set(around(repo).blobs_with("needle")) == {b"c = 'needle'\n", b"d = 'needle', 2\n"}
+    assert list(around(repo).blobs_with("nothing like it")) == []
+
+
+def test_what_git_refuses_is_an_error_and_not_an_answer(
+    repo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An empty `.git`, another work tree, lost objects, no git at all: never "not under git"."""
+    (repo / "sub/.git").mkdir()
+    with pytest.raises(GitError, match="git refuses"):
+        Checkout.around(repo / "sub")
+    git(repo, "config", "core.worktree", str(tmp_path))
+    with pytest.raises(GitError, match="is not a git repository; git finds"):
+        Checkout.around(repo)
+    git(repo, "config", "--unset", "core.worktree")
+    checkout = around(repo)
+    for file in (repo / ".git/objects").rglob("*"):
+        if file.is_file():
+            file.unlink()
+    with pytest.raises(GitError, match="git could not read"):
+        checkout.committed(repo / "a.py")
+    (repo / ".git/HEAD").unlink()
+    with pytest.raises(GitError, match="git refuses"):
+        Checkout.around(repo)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GitError, match="needs git"):
+        Checkout.around(repo)
+
+
+def test_variables_of_a_git_hook_are_not_followed(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They point at another repository or index; the user's own configuration still counts."""
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY"):
+        monkeypatch.setenv(name, str(repo / "nowhere"))
+    assert around(repo).committed(repo / "a.py") == b"a = 1\n"
+    (repo / "config").write_text("[safe\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(repo / "config"))
+    with pytest.raises(GitError, match="bad config"):
+        Checkout.around(repo)
+
+
+def test_nothing_of_the_repository_runs(repo: Path, tmp_path: Path) -> None:
+    """Hooks, filters, monitors, drivers, textconv and signature programs: none leaves a trace."""
+    trace, trap = tmp_path / "trace", tmp_path / "trap.sh"
+    trap.write_text(f"#!/bin/sh\ntouch {trace}\ncat\n")
+    trap.chmod(0o755)
+    write_files(repo, {".gitattributes": "*.py filter=trap merge=trap diff=trap\n"})
+    commit(repo)
+    keys = ("core.fsmonitor", "filter.trap.clean", "filter.trap.smudge", "merge.trap.driver", "diff.trap.textconv")
+    for key in (*keys, "diff.trap.command", "diff.external", "gpg.program", "core.pager"):
+        git(repo, "config", key, str(trap))
+    git(repo, "config", "log.showSignature", "true")
+    for hook in ("post-checkout", "pre-commit", "post-index-change", "post-merge"):
+        (repo / ".git/hooks" / hook).write_bytes(trap.read_bytes())
+        (repo / ".git/hooks" / hook).chmod(0o755)
+    checkout = around(repo)
+    write_files(repo, {"a.py": "a = 5\n"})
+    assert checkout.committed(repo / "a.py") == b"a = 1\n"
+    assert checkout.differs([repo / "a.py"])
+    assert not checkout.is_staged(repo / "a.py")
+    assert list(checkout.blobs_with("a = 1")) == [b"a = 1\n"]
+    assert not checkout.is_shallow
+    assert not trace.exists()
+
+
+def test_one_module_starts_programs() -> None:
+    """Ranks aside, which are processes of ours."""
+    starts = {"subprocess", "multiprocessing", "pty", "popen", "system", "execv", "spawnv", "posix_spawn"}
+    for path in TOOLS.rglob("*.py"):
+        room = path.relative_to(TOOLS).as_posix()
+        names = {
+            name
+            for node in ast.walk(ast.parse(path.read_text()))
+            for name in (
+                [alias.name.partition(".")[0] for alias in node.names]
+                if isinstance(node, ast.Import | ast.ImportFrom)
+                else [node.attr]
+                if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "os"
+                else []
+            )
+        }
+        names |= {n.module for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom) and n.module}
+        if room != "repo/git.py" and room.split("/")[0] not in ("ranks", "parity", "bench", "processes.py", "demo.py"):
+            assert not names & starts, room
+
+
+LINES = st.lists(st.sampled_from(["a = 1\n", "b = 2\n", "\n", "def f(): ...\n"]), min_size=1, max_size=3)
+
+
+@settings(max_examples=25, deadline=None)
+@given(theirs=LINES, ours=LINES, cut=st.floats(0.05, 0.95), swap=st.booleans())
+def test_disjoint_edits_keep_both_sides(theirs: list[str], ours: list[str], cut: float, swap: bool) -> None:
+    """Whatever two sides put into places apart from each other is in the result, once, and nothing else changed."""
+    base = rendered_parts("spear-tts")[1].decode().splitlines(keepends=True)
+    place = int(cut * (len(base) - 10))
+    first, second = (ours, theirs) if swap else (theirs, ours)
+    with_first = [*base[:place], *first, *base[place:]]
+    with_second = [*base[: place + 8], *second, *base[place + 8 :]]
+    left, right = (with_second, with_first) if swap else (with_first, with_second)
+    merged, conflict = merge(*("".join(lines).encode() for lines in (left, base, right)))
+    expected = [*base[:place], *first, *base[place : place + 8], *second, *base[place + 8 :]]
+    assert (merged.decode(), conflict) == ("".join(expected), False)

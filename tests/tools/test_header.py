@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""The header of a rendered file: what it says, who reads it, and what it still knows of an edited file."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from downstream.trees import committed, copy_sources, edit, git, newer
+from shared_distributed_tools.catalog import ADAPTERS
+from shared_distributed_tools.render import render, rendered_parts, sources
+from shared_distributed_tools.render.header import Header, hash_of, looks_generated, split
+from shared_distributed_tools.repo.git import revision_of
+from shared_distributed_tools.vendor.state import State, inspect
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_the_header_says_where_the_file_comes_from(name: str) -> None:
+    """Adapter, version, revision, hash of the body, in ten lines at most; the parser reads what the writer wrote."""
+    header, body = rendered_parts(name)
+    assert split(render(name).encode()) == (header, body)
+    assert (header.adapter, header.version, header.body) == (name, sources.version(), hash_of(body))
+    lines = header.encode().decode().splitlines()
+    assert len(lines) <= 10
+    assert all(line.startswith("# ") for line in lines)
+    assert any(line.startswith("# @generated") for line in lines)
+    assert str(ROOT) not in render(name)
+
+
+def test_only_a_header_looks_like_one() -> None:
+    """The source that has the template in it does not."""
+    assert looks_generated(render("musiclm").encode())
+    assert not looks_generated((ROOT / "tools/src/shared_distributed_tools/render/header.py").read_bytes())
+
+
+def test_the_header_names_nothing_that_an_index_would_answer() -> None:
+    """Whoever registers such a name first would run in every downstream CI."""
+    assert re.findall(r"pip install (\S+)", render("musiclm")) == ["./tools)."]
+
+
+@pytest.mark.parametrize(
+    "command", [["check", "--select", "E,F,W,I,D,N,UP,ANN,B,SIM"], ["format", "--check", "--line-length", "60"]]
+)
+def test_linters_pass_the_file_over(tmp_path: Path, command: list[str]) -> None:
+    """Ruff here; flake8, black, isort, pylint and mypy know the same comments, and were tried by hand."""
+    bad = "import sys, os\ndef f( a,b ): return   a+b\n"
+    (tmp_path / "distributed.py").write_bytes(rendered_parts("musiclm")[0].encode() + bad.encode())
+    ruff = [sys.executable, "-m", "ruff", *command, "--isolated", "--no-cache", "--quiet", str(tmp_path)]
+    assert subprocess.run(ruff, capture_output=True, check=False).returncode == 0
+    (tmp_path / "distributed.py").write_text(bad)
+    assert subprocess.run(ruff, capture_output=True, check=False).returncode == 1
+
+
+def test_the_revision_is_the_commit_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the checkout that they are in; with a word where a source is not as committed, whatever its newlines."""
+    tree = copy_sources(tmp_path / "sources")
+    monkeypatch.setattr(sources, "root", lambda: tree)
+    files = sorted(tree.rglob("*.py"))
+    assert revision_of(tree, files) == sources.revision() == "unknown"
+    head = git(committed(tree), "rev-parse", "HEAD").strip()
+    assert revision_of(tree, files) == head
+    (tree / "notes.txt").write_text("no source")
+    files[0].write_bytes(files[0].read_bytes().replace(b"\n", b"\r\n"))
+    assert revision_of(tree, files) == head
+    newer(tree)
+    assert revision_of(tree, files) == f"{head} with uncommitted changes"
+    (tree / "REVISION").write_text("as carried\n")
+    sources._revision.cache_clear()
+    assert rendered_parts("musiclm")[0].revision == "as carried"
+    sources._revision.cache_clear()
+
+
+def test_a_header_that_was_changed_is_not_read(tmp_path: Path) -> None:
+    """Our mark is still seen: such a file is edited, and never taken for somebody's own copy."""
+    for old, new in (
+        ("adapter musiclm", "adapter Musiclm"),
+        ("# body: sha256 ", "# body: sha256 0"),
+        ("# fmt: off", "# fmt: on"),
+        ("# SPDX", "import os\n# SPDX"),
+    ):
+        text = render("musiclm")
+        assert old in text
+        (tmp_path / "x.py").write_text(text.replace(old, new, 1))
+        seen = inspect(tmp_path, tmp_path / "x.py")
+        assert looks_generated((tmp_path / "x.py").read_bytes())
+        assert (seen.state, seen.header) == (State.EDITED, None)
+
+
+@pytest.fixture(scope="module")
+def edited_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("edited") / "distributed.py"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    where=st.floats(0, 1, exclude_max=True), how=st.sampled_from(["set", "insert", "delete"]), byte=st.integers(0, 255)
+)
+def test_any_one_byte_edit_of_the_body_is_seen(edited_file: Path, where: float, how: str, byte: int) -> None:
+    """Set, inserted or deleted, anywhere in the body, even where it is no UTF-8 then. Line ends alone are no edit."""
+    header, body = rendered_parts("spear-tts")
+    place = int(where * len(body))
+    after = place if how == "insert" else place + 1
+    changed = body[:place] + (b"" if how == "delete" else bytes([byte])) + body[after:]
+    edited_file.write_bytes(header.encode() + changed)
+    is_same = changed.replace(b"\r\n", b"\n") == body
+    assert inspect(edited_file.parent, edited_file).state is (State.CURRENT if is_same else State.EDITED)
+
+
+def test_a_later_release_is_not_judged_by_this_one(tmp_path: Path) -> None:
+    """A later version, or an adapter that this release does not have: newer, and the tools have to be upgraded."""
+    for header in (
+        Header("musiclm", "99.0", "x", "0" * 64),
+        Header("whisper", sources.version(), "x", "0" * 64),
+    ):
+        (tmp_path / "x.py").write_bytes(header.encode() + b"x = 1\n")
+        assert inspect(tmp_path, tmp_path / "x.py").state is State.NEWER
+    text = render("musiclm").replace(f"tools {sources.version()}:", "tools 99.0:")
+    (tmp_path / "x.py").write_text(text)
+    assert inspect(tmp_path, tmp_path / "x.py").state is State.CURRENT, "the same body is current, whatever its version"
+    edit(tmp_path / "x.py", "tools 99.0:", "tools later:")
+    assert inspect(tmp_path, tmp_path / "x.py").state is State.CURRENT

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: MIT
+"""migrate and status: every project through every stage, exactly the files that change, and git undoes each."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downstream.commands import done, moved, refused, run
+from downstream.projects import EDITED, INLINED, PROJECTS, Project
+from downstream.ranks import check_all
+from downstream.trees import commit, edit, edit_at_the_end, git, newer, write_files
+from shared_distributed_tools.catalog import adapter_named
+from shared_distributed_tools.migrate.stages import look_at
+from shared_distributed_tools.ranks import World
+from shared_distributed_tools.render import render, sources
+from shared_distributed_tools.render.shim import shim
+
+pytestmark = pytest.mark.usefixtures("known")
+ALIGN = "spear_tts_pytorch/align.py"  # what uses the copy in the project that most tests look at
+
+
+def snapshot(repo: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file outside .git: its bytes and its permissions."""
+    files = (path for path in repo.rglob("*") if path.is_file() and ".git" not in path.parts)
+    return {
+        path.relative_to(repo).as_posix(): (path.read_bytes(), path.stat().st_mode)
+        for path in files
+        if path.suffix != ".pyc"
+    }
+
+
+@pytest.fixture
+def project() -> Project:
+    return PROJECTS["spear-tts"]
+
+
+@pytest.fixture
+def repo(project: Project, tmp_path: Path) -> Path:
+    """A project with its own copy, committed."""
+    return project.make(tmp_path, "repo")
+
+
+# ------------------------------------------------------------------ there and back
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+@pytest.mark.parametrize("stages", [["vendored"], ["vendored", "package"], ["package"]], ids="-".join)
+def test_a_stage_leaves_exactly_its_files_and_git_reverts_it(tmp_path: Path, name: str, stages: list[str]) -> None:
+    """The file, and at package the dependency: `git status` shows nothing else, `git revert` brings back every byte."""
+    project = PROJECTS[name]
+    adapter = adapter_named(project.adapter)
+    repo = project.make(tmp_path, name)
+    (repo / project.copy).chmod(0o755)
+    commit(repo)
+    before = [snapshot(repo)]
+    requirement = f"{adapter.distribution}>={sources.version()}"
+    for stage in stages:
+        output = done("migrate", repo, "--to", stage, "--write")
+        changed = [project.copy]
+        if stage == "package":
+            changed += [project.dependencies] if project.is_edited else []
+            assert (f"  {requirement}\n" in output) != project.is_edited, "printed where it could not be added"
+            assert (requirement in (repo / project.dependencies).read_text()) == project.is_edited
+        expected = render(project.adapter) if stage == "vendored" else shim(adapter)
+        assert (repo / project.copy).read_text() == expected
+        assert git(repo, "status", "--short").splitlines() == [f" M {path}" for path in sorted(changed)]
+        git(repo, "commit", "-q", "-m", stage, "--", *changed)
+        assert git(repo, "status", "--short") == ""
+        before.append(snapshot(repo))
+    for expected_files in reversed(before[:-1]):
+        git(repo, "revert", "--no-edit", f"HEAD~{2 * (len(before) - 2 - before.index(expected_files))}")
+        assert snapshot(repo) == expected_files
+        assert git(repo, "status", "--short") == ""
+
+
+def test_a_revert_keeps_later_commits(repo: Path, project: Project) -> None:
+    """The stage is undone, what somebody committed to the same file list since is not."""
+    moved(repo, "vendored", "package")
+    edit(repo / project.dependencies, 'version = "0.4"', 'version = "0.5"')
+    commit(repo)
+    git(repo, "revert", "--no-edit", "HEAD~1")
+    assert (repo / project.copy).read_text() == render("spear-tts")
+    listed = (repo / project.dependencies).read_text()
+    assert ('version = "0.5"' in listed, "spear-tts-distributed" in listed) == (True, False)
+
+
+def test_every_project_works_at_every_stage(tmp_path: Path) -> None:
+    """Its own check passes, alone and on two ranks, with the original, the vendored file and the package."""
+    repos = [project.make(tmp_path / "repos", name) for name, project in PROJECTS.items()]
+    folders = [str(repo) for repo in repos]
+    with World(2) as world:
+        for stage in ("original", "vendored", "package"):
+            for repo in repos if stage != "original" else ():
+                moved(repo, stage)
+            check_all(folders)
+            world.run(check_all, folders)
+
+
+def test_without_write_nothing_is_written(repo: Path) -> None:
+    """The diff is shown, that is all."""
+    for stage, shown in (("vendored", "+# @generated"), ("package", "+from spear_tts_distributed import")):
+        output = done("migrate", repo, "--to", stage)
+        assert shown in output
+        assert "--write makes the change" in output
+    assert git(repo, "status", "--short") == ""
+
+
+def test_windows_line_ends_are_kept(repo: Path, project: Project) -> None:
+    """A checkout with CRLF has CRLF at every stage."""
+    for path in project.files:
+        (repo / path).write_bytes((repo / path).read_bytes().replace(b"\n", b"\r\n"))
+    commit(repo)
+    for stage in ("vendored", "package"):
+        moved(repo, stage)
+        for path in project.files:
+            content = (repo / path).read_bytes()
+            assert content.count(b"\n") == content.count(b"\r\n"), (stage, path)
+    assert look_at(repo).stage == "package"
+
+
+def test_a_requirement_of_ones_own(repo: Path, project: Project) -> None:
+    """Where the adapter is on no index; the core may be named as well. Nothing is asked over a network."""
+    base = "git+https://host.invalid/repo.git@v1#subdirectory="
+    wanted = [f"spear-tts-distributed @ {base}packages/spear-tts", f"shared-distributed @ {base}shared/distributed"]
+    options = [word for one in wanted for word in ("--requirement", one)]
+    assert refused(run("migrate", repo, "--to", "vendored", *options), "belongs to --to package")
+    assert refused(run("migrate", repo, "--to", "package", *options[2:]), "none of the requirements is about")
+    assert refused(run("migrate", repo, "--to", "package", "--requirement", "git+x"), "is not a requirement")
+    done("migrate", repo, "--to", "package", *options, "--write")
+    assert all(f'"{one}"' in (repo / project.dependencies).read_text() for one in wanted)
+
+
+def test_a_dependency_that_is_listed_is_left_alone(repo: Path, project: Project) -> None:
+    """Whatever version it asks for."""
+    edit(repo / project.dependencies, '"torch>=2.0",', '"torch>=2.0",\n    "spear_tts_distributed==0.0.1",')
+    commit(repo)
+    done("migrate", repo, "--to", "package", "--write")
+    assert git(repo, "status", "--short") == f" M {project.copy}\n"
+
+
+# ------------------------------------------------------------------ refused
+
+
+def test_no_stage_is_repeated_or_undone(repo: Path) -> None:
+    """Backwards is git's."""
+    moved(repo, "package")
+    assert refused(run("migrate", repo, "--to", "package"), "is at package already")
+    assert refused(run("migrate", repo, "--to", "vendored"), "`git revert` of the commit that moved it goes back")
+
+
+@pytest.mark.parametrize("stage", [None, "vendored", "package"])
+def test_the_core_comes_by_hand(repo: Path, stage: str | None) -> None:
+    """From any stage; the plan says what to write."""
+    moved(repo, *([stage] if stage else []))
+    assert refused(run("migrate", repo, "--to", "core", "--write"), "is done by hand for now. `adapters plan")
+    assert git(repo, "status", "--short") == ""
+
+
+def test_a_name_that_the_adapter_lacks_is_refused(repo: Path) -> None:
+    """With file and line, before the copy that defines it is replaced."""
+    edit(repo / ALIGN, "\nclass Aligned", "from .distributed import own_rows\n\nclass Aligned")
+    commit(repo)
+    for command in (("migrate", "--to", "vendored"), ("migrate", "--to", "package"), ("vendor", "spear-tts")):
+        assert refused(run(*command, repo, "--write"), f"{ALIGN}:5: own_rows")
+    assert git(repo, "status", "--short") == ""
+
+
+@pytest.mark.parametrize("stage", ["vendored", "package"])
+def test_an_edited_copy_is_refused(tmp_path: Path, stage: str) -> None:
+    """With the definitions that differ; --accept-edits goes on."""
+    repo = EDITED.make(tmp_path, "edited")
+    result = run("migrate", repo, "--to", stage, "--write")
+    assert refused(result, "rank_of_rows: extra")
+    assert "adapters parity" in result.output
+    done("migrate", repo, "--to", stage, "--accept-edits", "--write")
+    assert look_at(repo).stage == stage
+
+
+def test_edits_of_a_vendored_file_stop_the_package(repo: Path, project: Project) -> None:
+    """The package has none of them; --accept-edits goes on."""
+    moved(repo, "vendored")
+    edit_at_the_end(repo / project.copy)
+    commit(repo)
+    assert refused(run("migrate", repo, "--to", "package", "--write"), "--accept-edits goes on without the edits")
+    done("migrate", repo, "--to", "package", "--accept-edits", "--write")
+
+
+@pytest.mark.parametrize("name", ["spear_tts_distributed.py", "src/spear_tts_distributed/__init__.py"])
+def test_a_module_in_the_way_is_refused(repo: Path, name: str) -> None:
+    """The project's own file of that name would be imported in place of what is installed."""
+    write_files(repo, {name: ""})
+    assert refused(run("migrate", repo, "--to", "package", "--write"), "would be imported in place of the installed")
+
+
+def test_what_is_not_committed_is_refused(repo: Path, project: Project) -> None:
+    """For each file that the stage would touch; a change elsewhere does not matter."""
+    (repo / "notes.txt").write_text("mine")
+    with (repo / project.dependencies).open("a") as stream:
+        stream.write("# mine\n")
+    moved_ = run("migrate", repo, "--to", "package", "--write")
+    assert refused(moved_, f"{project.dependencies} has changes that are not committed")
+    done("migrate", repo, "--to", "vendored", "--write")
+
+
+# ------------------------------------------------------------------ which stage
+
+
+def test_several_copies_have_to_be_told_apart(repo: Path, project: Project) -> None:
+    """With --path, which may be written in any way but must lie in the repo."""
+    write_files(repo, {"second.py": project.files[project.copy]})
+    commit(repo)
+    for command in (("plan",), ("migrate", "--to", "vendored")):
+        assert refused(run(*command, repo), "say which with --path")
+    plan = json.loads(run("plan", repo, "--path", "./spear_tts_pytorch/../second.py", "--json").stdout)
+    assert plan["copy"] == "second.py"
+    done("migrate", repo, "--to", "vendored", "--path", "second.py", "--write")
+    assert git(repo, "status", "--short") == " M second.py\n"
+
+
+def test_a_copy_at_its_place_needs_no_fingerprint(repo: Path, project: Project) -> None:
+    """Where a known project keeps it, a file that defines AllGather is the copy, however it is written."""
+    (repo / project.copy).write_text("class AllGather: ...\n")
+    found = look_at(repo)
+    assert (found.stage, found.copy, found.adapter) == ("original", project.copy, adapter_named("spear-tts"))
+
+
+def status(repo: Path) -> dict[str, Any]:
+    """What the command says about one project; its exit code is what it says too."""
+    result = run("status", repo, "--json")
+    said: dict[str, Any] = json.loads(result.stdout)
+    assert result.exit_code == said["exit_code"]
+    (line,) = said["projects"]
+    return dict(line)
+
+
+def test_each_stage_is_told(repo: Path) -> None:
+    """Something to do while it is the project's own copy, good from then on, with the next step."""
+    seen = [status(repo)]
+    for stage in ("vendored", "package"):
+        moved(repo, stage)
+        seen.append(status(repo))
+    facts = [(one["adapter"], one["stage"], one["state"], one["exit_code"], one["note"][-11:]) for one in seen]
+    assert facts == [
+        ("spear-tts", "original", "original", 1, "o vendored`"),
+        ("spear-tts", "vendored", "current", 0, "to package`"),
+        ("spear-tts", "package", "shim", 0, " --to core`"),
+    ]
+
+
+def on_the_core(repo: Path) -> None:
+    """What a person does by hand."""
+    git(repo, "rm", "-q", "spear_tts_pytorch/distributed.py")
+    edit(repo / ALIGN, "from spear_tts_pytorch.distributed import", "from shared_distributed import")
+    edit(repo / "pyproject.toml", '"torch>=2.0",', '"torch>=2.0", "shared-distributed",')
+
+
+def without_a_word(repo: Path) -> None:
+    on_the_core(repo)
+    edit(repo / "pyproject.toml", ', "shared-distributed",', ",")
+
+
+def without_the_dependency(repo: Path) -> None:
+    moved(repo, "package")
+    git(repo, "checkout", "-q", "HEAD~1", "--", "pyproject.toml")
+
+
+def with_an_edit(repo: Path) -> None:
+    edit_at_the_end(moved(repo, "vendored") / "spear_tts_pytorch/distributed.py")
+
+
+def with_more_in_the_shim(repo: Path) -> None:
+    edit_at_the_end(moved(repo, "package") / "spear_tts_pytorch/distributed.py")
+
+
+def with_a_spoiled_header(repo: Path) -> None:
+    edit(
+        moved(repo, "vendored") / "spear_tts_pytorch/distributed.py",
+        "# @generated by shared-distributed-tools",
+        "# @generated by shared-distributed-tools?",
+    )
+
+
+def empty(repo: Path) -> None:
+    git(repo, "rm", "-q", "-r", "spear_tts_pytorch")
+
+
+@pytest.mark.parametrize(
+    ("change", "stage", "state", "exit_code"),
+    [
+        (on_the_core, "core", "current", 0),
+        (without_a_word, "core", "dependency missing", 1),
+        (without_the_dependency, "package", "dependency missing", 1),
+        (with_an_edit, "vendored", "edited", 1),
+        (with_more_in_the_shim, "original", "original, edited", 1),
+        (with_a_spoiled_header, "vendored", "its own way to gather", 1),
+        (empty, "", "no copy", 0),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_every_state_is_told(
+    repo: Path, change: Callable[[Path], None], stage: str, state: str, exit_code: int
+) -> None:
+    """Read off the files: nothing of ours lies in the repo but the one file."""
+    change(repo)
+    said = status(repo)
+    assert (said["stage"], said["state"], said["exit_code"]) == (stage, state, exit_code)
+
+
+def test_stale_is_told(repo: Path, tree: Path) -> None:
+    """Where this release renders something else."""
+    moved(repo, "vendored")
+    newer(tree)
+    assert (status(repo)["state"], status(repo)["exit_code"]) == ("stale", 1)
+
+
+def test_projects_that_cannot_be_moved_are_told(tmp_path: Path) -> None:
+    """A copy in a larger file, an edited one, two of them; one that cannot be read hides no other."""
+    assert status(INLINED.make(tmp_path, "inlined"))["state"] == "a copy in a larger file"
+    edited = EDITED.make(tmp_path, "edited")
+    assert status(edited)["state"].startswith("original, edited, ")
+    assert status(edited)["state"].endswith(" % like our spear-tts")
+    (edited / "second.py").write_text((edited / EDITED.copy).read_text())
+    assert status(edited)["state"] == "several copies"
+    broken = write_files(tmp_path / "broken", {"spear_tts_pytorch/__init__.py": "", "x/y": ""})
+    (broken / "spear_tts_pytorch/distributed.py").symlink_to(tmp_path / "elsewhere")
+    result = run("status", broken, edited, "--json")
+    states = [one["state"] for one in json.loads(result.stdout)["projects"]]
+    assert (states, result.exit_code) == (["cannot be read", "several copies"], 2)
+
+
+def test_the_page_is_the_table(repo: Path, tmp_path: Path) -> None:
+    """It stands alone; whatever a project is called is text; a page that cannot be written is refused."""
+    nasty = PROJECTS["mirasol"].make(tmp_path, "[bold]<script>&")
+    page = tmp_path / "wall.html"
+    result = run("status", repo, nasty, "--html", page)
+    assert result.exit_code == 1
+    assert nasty.name in result.output
+    text = page.read_text(encoding="utf-8")
+    assert "[bold]&lt;script&gt;&amp;" in text
+    assert "<script" not in text
+    assert "http" not in text.replace("http://www.w3.org", "")
+    assert refused(run("status", repo, "--html", tmp_path / "nowhere/wall.html"), "cannot be written to")
+    page.unlink()
+    page.symlink_to(tmp_path / "other")
+    assert refused(run("status", repo, "--html", page), "is not a plain file")
+
+
+def test_status_and_plan_write_nothing_and_run_nothing(repo: Path, tmp_path: Path) -> None:
+    """Neither the modules of the project nor its setup.py."""
+    trace = tmp_path / "trace"
+    for name in ("spear_tts_pytorch/__init__.py", "setup.py", "conftest.py", "rich.py"):
+        (repo / name).write_text(f"open({str(trace)!r}, 'w')\n")
+    before = sorted((path, path.stat().st_mtime_ns) for path in repo.rglob("*"))
+    for command in ("status", "plan"):
+        run(command, repo)
+    assert sorted((path, path.stat().st_mtime_ns) for path in repo.rglob("*")) == before
+    assert not trace.exists()

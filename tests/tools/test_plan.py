@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: MIT
+"""plan: every call site and what it becomes in the core, and the call sites that deserve a look."""
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from downstream.commands import done, moved, refused, run
+from downstream.projects import EDITED, INLINED, PROJECTS
+from downstream.trees import write_files
+from shared_distributed_tools.catalog import adapter_named
+from shared_distributed_tools.migrate.risks import RULES, find_risks
+from shared_distributed_tools.migrate.to_core import becomes, planned
+from shared_distributed_tools.repo.tree import Tree
+from shared_distributed_tools.repo.uses import Use, find_uses
+
+COPY = "pkg/distributed.py"
+
+
+def uses_of(folder: Path, adapter: str, code: str) -> list[Use]:
+    """The uses of a copy in one file of a package."""
+    files = {"pkg/__init__.py": "", COPY: "", "pkg/use.py": textwrap.dedent(code)}
+    return find_uses(Tree(write_files(folder, files)), COPY, adapter_named(adapter).api)
+
+
+# ------------------------------------------------------------------ what it becomes
+
+
+@pytest.mark.parametrize(
+    ("adapter", "code", "expected"),
+    [
+        ("musiclm", "from pkg.distributed import AllGather", ["from shared_distributed import AllGather"]),
+        (
+            "mirasol",
+            "from .distributed import get_is_distributed as ask",
+            ["from shared_distributed import is_distributed as ask"],
+        ),
+        (
+            "st-moe",
+            "from .distributed import AllGather, pad_dim_to as p",
+            ["from shared_distributed import AllGather; from st_moe_distributed import pad_dim_to as p"],
+        ),
+        ("musiclm", "from .distributed import *", ["by hand: import the names that you use, one by one"]),
+        ("musiclm", "from . import distributed", ["by hand: import the names that you use, one by one"]),
+        ("musiclm", "from .distributed import AllGather\nAllGather(dim = 2)", [None, "AllGather(dim=2, grad='local')"]),
+        (
+            "musiclm",
+            "from .distributed import AllGather\nAllGather(1, all_reduce_grads = True)",
+            [None, "AllGather(1, grad='sum')"],
+        ),
+        (
+            "musiclm",
+            "from .distributed import AllGather\nAllGather(1, all_reduce_grads = r)",
+            [None, "AllGather(1, grad='sum' if r else 'local')"],
+        ),
+        (
+            "musiclm",
+            "from .distributed import AllGather\nAllGather(**r)",
+            [None, "by hand: the arguments have to be written out"],
+        ),
+        (
+            "st-moe",
+            "from .distributed import AllGather\ng = AllGather()\ng(x, sizes)",
+            [None, "AllGather(grad='local')", "unchanged"],
+        ),
+        (
+            "musiclm",
+            "from .distributed import AllGather\ng = AllGather(1)\ng.is_distributed\ng.dim\ng.all_reduce_grads",
+            [None, None, "is_distributed()", "unchanged", "by hand: keep the flag yourself"],
+        ),
+        (
+            "spear-tts",
+            "from .distributed import all_gather\nall_gather(x, 0, None)",
+            [None, "all_gather(x, 0, grad='local')"],
+        ),
+        (
+            "spear-tts",
+            "from .distributed import AllGather\nAllGather.apply(x, 0, s)",
+            ["from shared_distributed import all_gather", "all_gather(x, 0, sizes=s, grad='local')"],
+        ),
+        ("mirasol", "from .distributed import get_is_distributed\nget_is_distributed()", [None, "is_distributed()"]),
+        ("st-moe", "from .distributed import split_by_rank\nsplit_by_rank(x)", [None, "unchanged"]),
+    ],
+)
+def test_what_a_use_becomes_in_the_core(tmp_path: Path, adapter: str, code: str, expected: list[str | None]) -> None:
+    """The gradient is made explicit, sizes are named; what the core lacks stays with the adapter's package."""
+    found = [becomes(use, adapter_named(adapter)) for use in uses_of(tmp_path, adapter, code + "\n")]
+    assert [one if said is not None else None for one, said in zip(found, expected, strict=True)] == expected
+
+
+def test_an_import_brings_what_its_file_needs(tmp_path: Path) -> None:
+    """`.is_distributed` becomes a function of the core's."""
+    code = "from .distributed import AllGather\ng = AllGather(1)\nif g.is_distributed: ...\n"
+    first, *_ = planned(uses_of(tmp_path, "musiclm", code), adapter_named("musiclm"))
+    assert first[1] == "from shared_distributed import AllGather, is_distributed"
+
+
+# ------------------------------------------------------------------ what deserves a look
+
+MODULE = "from pkg.distributed import AllGather\n"
+FUNCTION = "from pkg.distributed import all_gather, get_is_distributed, all_gather_variable_dim\n"
+GATHERED = "x, _ = all_gather(x, 0, None)"
+
+
+def body(*lines: str, arguments: str = "x") -> str:
+    """A function that may gather."""
+    return f"{FUNCTION}def f({arguments}):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+# rule -> adapter, code that it points at, code that it does not
+CASES: dict[str, tuple[str, list[str], list[str]]] = {
+    "pair-as-tensor": (
+        "mirasol",
+        [
+            body("x = all_gather(x, 0, None)", "return x @ x.t()"),
+            body("return all_gather(x, 0, None).mean()"),
+            body("return 2 * all_gather_variable_dim(x)"),
+        ],
+        [
+            body(GATHERED, "return x"),
+            body("return all_gather(x, 0, None)[0]"),
+            body("pair = all_gather(x, 0, None)", "return pair[0]"),
+            body("pair = all_gather(x, 0, None)", "x, sizes = pair"),
+        ],
+    ),
+    "built-before-group": (
+        "musiclm",
+        [
+            f"{MODULE}gather = AllGather(1)\n",
+            f"{MODULE}def f(g = AllGather(1)): ...\n",
+            f"{MODULE}class A:\n    def __init__(self):\n        self.g = AllGather(1)\n",
+        ],
+        [f"{MODULE}class A:\n    def forward(self, x):\n        return AllGather(1)(x)\n"],
+    ),
+    "cached-answer": (
+        "mirasol",
+        [body("return get_is_distributed()"), f"{FUNCTION}FLAG = get_is_distributed()\n"],
+        [body("get_is_distributed.cache_clear()"), body("return x.is_distributed")],
+    ),
+    "which-gradient": (
+        "musiclm",
+        [f"{MODULE}g = AllGather(1)\n", f"{MODULE}g = AllGather(1, all_reduce_grads = True)\n"],
+        [body("return all_gather_variable_dim(x)")],
+    ),
+    "local-on-gathered": (
+        "mirasol",
+        [
+            body(GATHERED, "return x[mask]", arguments="x, mask"),
+            body(GATHERED, "y = x @ x.t()", "return loss(y, text_labels)", arguments="x, text_labels"),
+        ],
+        [
+            body(GATHERED, "mask, _ = all_gather(mask, 0, s)", "return x[mask]", arguments="x, mask, s"),
+            body("x = x[mask]", GATHERED, "return x", arguments="x, mask"),
+            body(GATHERED, "labels = torch.arange(len(x))", "return loss(x, labels)"),
+            body(GATHERED, "return x[masked_rows]", arguments="x, masked_rows"),
+        ],
+    ),
+    "random-branch": (
+        "mirasol",
+        [
+            body("if random() < 0.5:", f"    {GATHERED}"),
+            body("flip = torch.rand(()) < 0.5", "if flip and x:", f"    {GATHERED}"),
+            body("if random.random() < 0.5:", "    return x", GATHERED),
+        ],
+        [
+            body("if get_is_distributed():", f"    {GATHERED}", "return x + torch.rand(3)"),
+            body(GATHERED, "if random() < 0.5:", "    return x"),
+            body("if all_gather(x, 0, None)[0].sum() < random():", "    return x"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_points_at_its_mistake_and_at_nothing_else(tmp_path: Path, rule: str) -> None:
+    """Positives and negatives for each rule."""
+    adapter, wrong, right = CASES[rule]
+    for number, code in enumerate([*wrong, *right]):
+        uses = uses_of(tmp_path / str(number), adapter, code)
+        found = [risk for risk in find_risks(uses, adapter_named(adapter)) if risk.rule == rule]
+        assert bool(found) == (code in wrong), code
+
+
+def test_a_module_that_asks_at_every_call_may_be_built_early(tmp_path: Path) -> None:
+    """st-moe's never asks: no warning about when it was built."""
+    uses = uses_of(tmp_path, "st-moe", f"{MODULE}gather = AllGather()\n")
+    assert "built-before-group" not in {risk.rule for risk in find_risks(uses, adapter_named("st-moe"))}
+
+
+# ------------------------------------------------------------------ the command
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+@pytest.mark.usefixtures("known")
+def test_the_plan_lists_every_use(tmp_path: Path, name: str) -> None:
+    """As JSON: each site with its line and what it becomes; the risks that the project is known to have."""
+    project = PROJECTS[name]
+    plan = json.loads(done("plan", project.make(tmp_path, name), "--json"))
+    facts = (plan["adapter"], plan["copy"], plan["stage"], plan["kind"], plan["obstacle"])
+    assert facts == (project.adapter, project.copy, "original", "exact", None)
+    for site in plan["sites"]:
+        assert site["text"] == project.files[site["path"]].splitlines()[site["line"] - 1].strip()
+    kinds = [site["kind"] for site in plan["sites"]]
+    assert kinds.count("import") == 1, "one import statement is one line"
+    gathers = sum(text.count("all_gather(") for path, text in project.files.items() if path in SITES)
+    assert kinds.count("call") >= gathers
+    rules = {risk["rule"] for risk in plan["risks"]}
+    assert ("pair-as-tensor" in rules) == (name == "mirasol")
+    assert ("cached-answer" in rules) == (name in ("mirasol", "musiclm", "flat"))
+
+
+SITES = ("spear_tts_pytorch/align.py", "mirasol_pytorch/fused.py")
+
+
+@pytest.mark.usefixtures("known")
+def test_the_plan_for_people(tmp_path: Path) -> None:
+    """Files and lines, before and after, edits of the copy, the stages ahead, and what deserves a look."""
+    output = done("plan", EDITED.make(tmp_path, "edited"))
+    for text in (
+        "spear_tts_pytorch/distributed.py: adapter spear-tts, edited; at original",
+        "differs from the original: rank_of_rows: extra",
+        "  vendored: ",
+        "  package: ",
+        "  core: ",
+        "spear_tts_pytorch/align.py:12",
+        "all_gather(mask, 0, sizes=batch_sizes, grad='local')",
+        "write list(sizes) for sizes.tolist()",
+        "spear_tts_pytorch/align.py:10: which-gradient",
+    ):
+        assert text in output, output
+
+
+@pytest.mark.usefixtures("known")
+def test_a_plan_shows_the_stages_ahead(tmp_path: Path) -> None:
+    """Fewer at each; on the core nothing is left."""
+    repo = PROJECTS["mirasol"].make(tmp_path, "mirasol")
+    for ahead, stage in ((3, "vendored"), (2, "package"), (1, "")):
+        output = done("plan", repo)
+        assert sum(output.count(f"\n  {one}: ") for one in ("vendored", "package", "core")) == ahead
+        moved(repo, *([stage] if stage else []))
+    (repo / "mirasol_pytorch/distributed.py").unlink()
+    (repo / "mirasol_pytorch/fused.py").write_text("from shared_distributed import all_gather\n")
+    assert "nothing is left to move" in done("plan", repo)
+
+
+@pytest.mark.usefixtures("known")
+def test_an_inlined_copy_is_planned_for_by_hand(tmp_path: Path) -> None:
+    """The plan says where it is and what to do; migrate refuses with the same words."""
+    repo = INLINED.make(tmp_path, "inlined")
+    plan = json.loads(done("plan", repo, "--json"))
+    assert plan["kind"] == "inlined"
+    assert "AllGather (lines" in plan["obstacle"]
+    assert {site["path"] for site in plan["sites"]} == {"train.py"}
+    assert refused(run("migrate", repo, "--to", "vendored"), "Move these definitions into a file of their own")
+
+
+def test_without_a_copy_there_is_no_plan(tmp_path: Path) -> None:
+    """A folder without one, and no folder at all."""
+    for command in (("plan",), ("migrate", "--to", "vendored")):
+        assert refused(run(*command, tmp_path), "no copy found")
+        assert refused(run(*command, tmp_path / "nowhere"), "is not a folder")
+
+
+@pytest.mark.usefixtures("known")
+def test_what_could_not_be_read_is_said(tmp_path: Path) -> None:
+    """A file that does not parse may use the copy."""
+    repo = PROJECTS["mirasol"].make(tmp_path, "mirasol")
+    write_files(repo, {"mirasol_pytorch/broken.py": "from .distributed import (\n"})
+    assert "mirasol_pytorch/broken.py: does not parse" in done("plan", repo)

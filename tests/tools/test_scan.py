@@ -1,0 +1,497 @@
+# SPDX-License-Identifier: MIT
+"""What `adapters scan` finds in a tree, and what it says about it."""
+
+import ast
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from downstream.copies import DEFINITIONS, FAMILY, LARGER, RELATIVE, REWRITTEN, SYNTAX
+from downstream.trees import write_files
+from shared_distributed_tools.cli import main
+from shared_distributed_tools.errors import ToolError
+from shared_distributed_tools.render import render
+from shared_distributed_tools.repo.tree import Tree
+from shared_distributed_tools.scan import fingerprint, survey
+from shared_distributed_tools.scan.fingerprint import Variant, definitions, known_variants, record, with_original
+from shared_distributed_tools.scan.survey import Finding, find_copy, scan
+
+ROOT = Path(__file__).resolve().parents[2]
+KNOWN = (record("ours", "mirasol", FAMILY),)
+
+
+@pytest.fixture(autouse=True)
+def known_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that knows our own family, and nothing else."""
+    monkeypatch.setattr(survey, "known_variants", lambda: KNOWN)
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> "Look":
+    return Look(tmp_path)
+
+
+class Look:
+    """Looks at one text as a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, text: str, variants: Sequence[Variant] = KNOWN) -> Finding | None:
+        (self.folder / "some.py").write_text(text)
+        return find_copy(Tree(self.folder), "some.py", variants)
+
+    def at_copy(self, text: str) -> Finding:
+        finding = self(text)
+        assert finding is not None
+        return finding
+
+
+def run(*arguments: object, **environment: str) -> Result:
+    return CliRunner().invoke(main, ["scan", *map(str, arguments)], env=environment)
+
+
+def differences(finding: Finding) -> dict[str, list[str]]:
+    said: dict[str, list[str]] = {}
+    for one in finding.differences:
+        said.setdefault(one.name, []).append(one.how)
+    return said
+
+
+def edited(*changes: tuple[str, str]) -> str:
+    text = FAMILY
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+# ------------------------------------------------------------------ what is known
+
+
+def test_the_originals_are_known() -> None:
+    """Each with its adapter and with what it is recognised by. The flat fork has musiclm's definitions."""
+    known = {variant.name: variant for variant in known_variants()}
+    for name in ("mirasol", "musiclm", "spear-tts", "st-moe"):
+        assert known[name].adapter == name
+        assert sum(one.tells for one in known[name].definitions.values()) == 2, name
+
+
+def test_what_is_shipped_holds_no_source_text() -> None:
+    """Names, signatures and hashes only."""
+    hashes = re.compile(r"[0-9a-f]{8}( [0-9a-f]{8})*")
+    for variant in known_variants():
+        for name, one in variant.definitions.items():
+            assert name.isidentifier()
+            assert hashes.fullmatch(" ".join(one.statements))
+            assert re.fullmatch(r"[0-9a-f]{16}", one.hash)
+            assert re.fullmatch(r"[\w*=, ]*", one.signature)
+
+
+def test_an_original_can_be_added() -> None:
+    """The text of known.json with one more file in it; adding it again changes nothing."""
+    text = with_original("ours", "mirasol", FAMILY)
+    stored = json.loads(text)
+    assert list(stored) == sorted(["ours", *(variant.name for variant in known_variants())])
+    assert fingerprint._decoded(text)[list(stored).index("ours")] == KNOWN[0]
+    assert with_original("musiclm", "musiclm", FAMILY) != fingerprint.KNOWN.read_text()
+    assert list(stored["ours"]["definitions"]) == DEFINITIONS
+
+
+def test_a_file_that_scan_could_not_recognise_is_refused() -> None:
+    """Nothing in it gathers at some length."""
+    with pytest.raises(ToolError, match="scan would never find it"):
+        record("x", None, "def gather(x):\n    return x\n")
+
+
+# ------------------------------------------------------------------ hashes
+
+PINNED_FAMILY = (
+    "9d3c406d3bdc805e e8d4aaf92287e421 106fc2cc3a40b8e5 75cb2707ab83d48c f94c9d610a4cc617 "
+    "055d81e25d569385 6da4d10cddf24365 083868a83443af02 032ca17e5439756d"
+)
+PINNED_SYNTAX = "79b61a854630b0f6"
+
+
+def test_hashes_are_those_of_every_python() -> None:
+    """Pinned: what one version of Python records, the others recognise. If this fails, what is shipped is void."""
+    assert " ".join(one.hash for one in KNOWN[0].definitions.values()) == PINNED_FAMILY
+    (definition,) = definitions(ast.parse(SYNTAX))
+    assert definition.known.hash == PINNED_SYNTAX
+
+
+TEMPLATE = """
+import torch
+import torch.distributed as dist
+from torch import distributed as td
+from torch.distributed import get_rank
+def definition(x, y):
+    z = 0
+    return {}
+"""
+
+
+def hash_of(expression: str) -> str:
+    (definition,) = definitions(ast.parse(TEMPLATE.format(expression)))
+    return definition.known.hash
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("x + y", "(x)+( y )"),
+        ("'a' 'b'", '"ab"'),
+        ("torch.distributed.get_rank()", "dist.get_rank()"),
+        ("torch.distributed.get_rank()", "td.get_rank()"),
+        ("torch.distributed.get_rank()", "get_rank()"),
+        ("torch.nn.functional.pad(x)", "F.pad(x)"),  # what F means where nobody imported it
+        ("[i for i in x]", "[j for j in x]"),
+        ("0\n    from helpers import f\n    return f(x)", "0\n    return f(x)"),
+        ("0\n    a: int = 1", "0\n    b = 1"),
+    ],
+)
+def test_the_same_code_has_one_hash(one: str, other: str) -> None:
+    """Layout, quotes, annotations, the style of imports and the names of local variables do not count."""
+    assert hash_of(one) == hash_of(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("x + y", "y + x"),
+        ("x + y", "x - y"),
+        ("x[0]", "x[1]"),
+        ("1", "1.0"),
+        ("1", "True"),
+        ("'1'", "b'1'"),
+        ("f(x, y=1)", "f(x, z=1)"),
+        ("x.max()", "x.min()"),
+        ("x[:y]", "x[y:]"),
+        ("[x for x in y]", "{x for x in y}"),
+        ("lambda a, b: a", "lambda a, b: b"),
+        ("x if y else None", "None if y else x"),
+        ("0\n    a = b = 1\n    return a", "0\n    a = b = 1\n    return b"),
+        ("0\n    if x:\n        y()", "0\n    if x: pass\n    y()"),
+        ("0\n    if x:\n        y()", "0\n    if x: z\n    else:\n        y()"),
+    ],
+)
+def test_other_code_has_another_hash(one: str, other: str) -> None:
+    """Values, operators, attributes, keywords, blocks and which name goes where count."""
+    assert hash_of(one) != hash_of(other)
+
+
+# ------------------------------------------------------------------ copies
+
+
+@pytest.mark.parametrize("text", [FAMILY, REWRITTEN, FAMILY.replace("\n", "\r\n"), "\f" + FAMILY])
+def test_an_exact_copy(look: Look, text: str) -> None:
+    """Comments, docstrings, formatting, local names, annotations, imports and order do not matter."""
+    finding = look.at_copy(text)
+    assert (finding.kind, finding.similarity, finding.differences) == ("exact", 100, ())
+    assert (finding.variant, finding.adapter) == ("ours", "mirasol")
+    assert [part.known for part in finding.definitions] == DEFINITIONS
+    assert finding.undefined == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        # the part only
+        ([("    return own, torch.tensor(lengths)", "    return own")], {"share_of": ["changed"]}),
+        # another mask expression
+        (
+            [("places[None, :] < lengths[:, None]", "torch.lt(places.unsqueeze(0), lengths.unsqueeze(1))")],
+            {"gather_ragged": ["changed"]},
+        ),
+        # a wrong slice
+        ([("ctx.lengths[:rank]", "ctx.lengths[: rank + 1]")], {"RaggedGather": ["changed"]}),
+        # one parameter more, another default, by keyword only, another name that callers pass
+        ([("def widen(x, width, dim=0)", "def widen(x, width, dim=0, value=0)")], {"widen": ["changed"]}),
+        ([("def widen(x, width, dim=0)", "def widen(x, width, dim=1)")], {"widen": ["changed"]}),
+        ([("def __init__(self, dim=0)", "def __init__(self, *, dim=0)")], {"Gather": ["changed"]}),
+        (
+            [("gather_even(x)", "gather_even(t)"), ("empty_like(x)", "empty_like(t)"), ("parts, x.c", "parts, t.c")],
+            {"gather_even": ["changed"]},
+        ),
+        # renamed
+        ([("def share_of", "def own_share_of")], {"own_share_of": ["renamed"]}),
+        # renamed and changed
+        (
+            [("def share_of", "def own_share_of"), ("    return own, torch.tensor(lengths)", "    return own")],
+            {"own_share_of": ["renamed", "changed"]},
+        ),
+        # another helper in one place
+        ([("torch.cat(gather_even(mine))", "torch.cat(is_given(mine))")], {"gather_lengths": ["changed"]}),
+        # the same statements with other variables
+        ([("begin, ctx.lengths[rank])", "rank, ctx.lengths[begin])")], {"RaggedGather": ["changed"]}),
+        # helpers for rank and world size, cached
+        (
+            [
+                ("def is_given", "@cache\ndef world_size():\n    return dist.get_world_size()\n\n\ndef is_given"),
+                ("import torch\n", "from functools import cache\nimport torch\n"),
+                ("range(dist.get_world_size())", "range(world_size())"),
+            ],
+            {"gather_even": ["changed"], "world_size": ["extra"]},
+        ),
+        ([("gather = RaggedGather.apply\n", "")], {"gather": ["missing"]}),
+    ],
+)
+def test_an_edited_copy_names_what_differs(
+    look: Look, changes: list[tuple[str, str]], said: dict[str, list[str]]
+) -> None:
+    """The definitions that differ and how, and no others; similar, but not wholly."""
+    finding = look.at_copy(edited(*changes))
+    assert finding.kind == "edited"
+    assert differences(finding) == said
+    assert 85 <= finding.similarity < 100
+    assert finding.adapter == "mirasol"
+
+
+def test_a_changed_definition_names_its_lines(look: Look) -> None:
+    """The lines that the original does not have, how many of its statements are missing, another signature."""
+    text = edited(("    is_real = is_real.flatten()\n    wanted = is_real", "    wanted = is_real.view(-1)"))
+    (difference,) = look.at_copy(text).differences
+    line = text.splitlines().index("    wanted = is_real.view(-1).nonzero().flatten()") + 1
+    assert difference.line == text.splitlines().index("def gather_ragged(x, dim=0, lengths=None):") + 1
+    assert difference.detail == f"not in the original: lines {line}; statements missing: 2"
+    (difference,) = look.at_copy(edited(("def widen(x, width, dim=0)", "def widen(x, width)"))).differences
+    assert difference.detail.startswith("takes (x, width), in the original (x, width, dim=0)")
+
+
+def test_the_nearest_original_is_named(look: Look) -> None:
+    """Of two that are much alike, the one with fewer differences."""
+    part_only = edited(("    return own, torch.tensor(lengths)", "    return own"))
+    variants = [*KNOWN, record("part only", None, part_only)]
+    for text, name in [(FAMILY, "ours"), (part_only, "part only")]:
+        finding = look(text, variants)
+        assert finding is not None
+        assert (finding.variant, finding.kind) == (name, "exact")
+
+
+def test_a_copy_in_a_larger_file(look: Look) -> None:
+    """Said to be a part, with the lines of each definition; what is around it is no difference."""
+    around = "".join(LARGER.format(number) for number in range(10))
+    head, body = FAMILY.split("\n\n\n", 1)
+    text = f"{head}{around}\n\n{body}{around}"
+    finding = look.at_copy(text)
+    assert (finding.kind, finding.variant, finding.similarity, finding.differences) == ("inlined", "ours", 100, ())
+    lines = text.splitlines()
+    for part in finding.definitions:
+        assert re.match(rf"(def|class) {part.name}\b|{part.name} = ", lines[part.line - 1])
+        assert part.end == len(lines) or lines[part.end] == ""
+
+    without = look.at_copy(text.replace("hidden.relu()", "activation(hidden)").replace("def is_given", "def given"))
+    assert [one.name for one in without.undefined] == ["is_given"]  # and not what is missing around the copy
+
+    changed = look.at_copy(text.replace("ctx.lengths[:rank]", "ctx.lengths[rank:]"))
+    assert (changed.kind, differences(changed)) == ("inlined", {"RaggedGather": ["changed"]})
+    assert changed.similarity < 100
+
+
+def test_a_copy_under_a_condition(look: Look) -> None:
+    """Definitions under `if` or `try` count."""
+    head, body = FAMILY.split("\n\n\n", 1)
+    indented = re.sub(r"(?m)^(?=.)", "    ", body)
+    assert look.at_copy(f"{head}\nif dist.is_available():\n{indented}").kind == "exact"
+
+
+def test_a_part_of_a_copy(look: Look) -> None:
+    """One of the definitions that tell is enough; the rest is missing."""
+    start, stop = FAMILY.index("class RaggedGather"), FAMILY.index("class Gather(")
+    imports = "import torch.distributed as dist\nfrom torch.autograd import Function\n"
+    finding = look.at_copy(imports + FAMILY[start:stop])
+    assert finding.kind == "edited"
+    assert differences(finding) == {name: ["missing"] for name in DEFINITIONS if name != "RaggedGather"}
+    assert [one.name for one in finding.undefined] == ["gather_ragged"]
+
+
+def test_undefined_names_of_a_copy(look: Look) -> None:
+    """Each once, where it is used first; a star import, or names made at run time, leave it open."""
+    text = edited(
+        ("from torch.nn import functional\n", ""),
+        ("import torch.distributed as dist\n", ""),
+        ("def is_given", "def given"),
+    )
+    lines = text.splitlines()
+    assert {one.name: one.line for one in look.at_copy(text).undefined} == {
+        name: next(number for number, line in enumerate(lines, 1) if use in line)
+        for name, use in [("functional", "functional.pad"), ("dist", "dist."), ("is_given", "is_given(")]
+    }
+    for line, why in [("from .helpers import *\n", "a star import"), ("globals().update(a=1)\n", "makes names")]:
+        finding = look.at_copy(line + text)
+        assert finding.undefined == ()
+        assert any("cannot tell" in note and why in note for note in finding.notes)
+
+
+# ------------------------------------------------------------------ relatives, and what is none
+
+
+def test_a_relative_that_no_adapter_covers(look: Look) -> None:
+    """None of the code, all of the idea."""
+    finding = look.at_copy(RELATIVE)
+    assert (finding.kind, finding.adapter, finding.variant) == ("relative", None, None)
+    assert finding.names == ["Spread"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(Function)", "(object)"),  # no gradient of its own
+        ("        all_gather_object(counts, rows.size(0))\n", ""),  # sizes are not exchanged
+        ("max(counts)", "8"),  # to a fixed size, not to the longest
+        ("gradient[ctx.window]", "gradient"),  # nothing is cut out
+        ("def backward", "def later"),
+    ],
+)
+def test_what_lacks_a_part_of_the_idea_is_no_relative(look: Look, old: str, new: str) -> None:
+    """A gather of even tensors, without a gradient, or to a fixed size, is somebody else's business."""
+    assert old in RELATIVE
+    assert look(RELATIVE.replace(old, new)) is None
+
+
+def test_nothing_false_in_other_peoples_code() -> None:
+    """Torch's own gathers and sharding, and this project's core and adapters, are no copies."""
+    distributed = Path(torch.__file__).parent / "distributed"
+    others = [distributed / "nn", distributed / "fsdp", ROOT / "shared", ROOT / "packages"]
+    found = scan(others, known_variants())
+    assert found.files > 50
+    assert found.findings == []
+
+
+def test_a_vendored_file_is_ours_already(tmp_path: Path) -> None:
+    """Said to be vendored, whatever its newlines; no copy to move. One with a damaged header too."""
+    content = render("mirasol").encode()
+    (tmp_path / "a.py").write_bytes(content)
+    (tmp_path / "b.py").write_bytes(content.replace(b"\n", b"\r\n"))
+    (tmp_path / "c.py").write_bytes(content.replace(b"sha256 ", b"sha512 ", 1))
+    found = scan([tmp_path])
+    assert [(one.kind, one.adapter) for one in found.findings[:2]] == [("vendored", "mirasol")] * 2
+    assert found.findings[2].kind == "vendored"
+    assert run(tmp_path).exit_code == 0
+
+
+# ------------------------------------------------------------------ files as they come
+
+
+@pytest.mark.parametrize(
+    "deep",
+    ["-" * 50_000 + "1", "x" + ".x" * 50_000, "+".join("1" * 50_000), "(" * 300 + ")" * 300, "f" + "()" * 30_000],
+)
+def test_code_that_is_nested_too_deeply_is_named(tmp_path: Path, deep: str) -> None:
+    """It could hold a copy, and the other files are still read."""
+    write_files(tmp_path, {"deep.py": f"gather = {deep}\n", "copy.py": FAMILY})
+    found = scan([tmp_path])
+    assert [(one.path, one.kind) for one in found.findings] == [("copy.py", "exact")]
+    assert [Path(one.path).name for one in found.unread] == ["deep.py"]
+
+
+def test_files_in_odd_encodings(tmp_path: Path) -> None:
+    """By the cookie, the mark at the start, or neither; spelled in another form of the same letters."""
+    cookie = "# -*- coding: latin-1 -*-\n# \xe9\n"
+    spelled = FAMILY.replace("dist", "\uff44ist").replace("ather", "\uff41ther")
+    utf7 = FAMILY.replace("dist", "d+AGk-st").replace("gather", "g+AGE-ther").replace("+ [0", "+- [0")
+    for content in [
+        (cookie + FAMILY).encode("latin-1"),
+        FAMILY.encode("utf-8-sig"),
+        spelled.encode(),
+        ("# coding: utf-7\n" + utf7).encode(),
+    ]:
+        (tmp_path / "copy.py").write_bytes(content)
+        (finding,) = scan([tmp_path]).findings
+        assert finding.kind == "exact"
+
+
+def test_every_file_is_looked_at_once(tmp_path: Path) -> None:
+    """However often and in whichever order it is asked for; a file that is given, whatever its name."""
+    write_files(tmp_path, {"package/copy.py": FAMILY, "notes.txt": FAMILY})
+    asked = [tmp_path / "package", tmp_path, tmp_path / "package" / "copy.py", tmp_path / "notes.txt"]
+    found = scan(asked)
+    assert [one.path for one in found.findings] == ["notes.txt", "package/copy.py"]
+    assert found.files == 2
+
+
+# ------------------------------------------------------------------ the command
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    """0 for nothing, 1 for copies, 2 if a file that could hold one was not read, or a path is not there."""
+    write_files(tmp_path, {"plain.py": "print('nothing here')\n", "unrelated.py": "x = (\n"})
+    (tmp_path / "nowhere.py").symlink_to("gone.py")  # holds nothing
+    assert run(tmp_path).exit_code == 0
+    write_files(tmp_path, {"copy.py": REWRITTEN})
+    assert run(tmp_path).exit_code == 1
+    write_files(tmp_path, {"broken.py": "gather = (\n"})
+    result = run(tmp_path)
+    assert result.exit_code == 2
+    assert f"not read: {tmp_path.as_posix()}/broken.py: does not parse" in result.output
+    assert "copy.py: exact: original ours (adapter mirasol)" in result.output
+    assert run(tmp_path / "nowhere").exit_code == 2
+
+
+def test_the_output_is_stable_and_sorted(tmp_path: Path) -> None:
+    """The same bytes for the same tree, in whatever order the paths are given."""
+    for name in ("b", "a", "c"):
+        write_files(tmp_path, {f"{name}bc.py": FAMILY, f"{name}/copy.py": FAMILY, f"{name}/broken.py": "gather = (\n"})
+    for form in ([], ["--json"]):
+        one = run(tmp_path / "b", tmp_path / "a", tmp_path / "c", *form).stdout
+        assert one == run(tmp_path / "c", tmp_path / "b", tmp_path / "a", tmp_path / "a", *form).stdout
+    whole = run(tmp_path).stdout
+    found = [line.partition(": ")[0] for line in whole.splitlines() if ": exact" in line]
+    assert len(found) == 6
+    assert found == sorted(found)
+    assert "6 copies found in 9 files\n" in whole
+    assert "1 copy found in 1 file\n" in run(tmp_path / "abc.py").stdout
+
+
+def test_json_says_what_the_text_says(tmp_path: Path) -> None:
+    """Everything that a script may want, by name."""
+    text = edited(("ctx.lengths[:rank]", "ctx.lengths[rank:]"))
+    write_files(tmp_path, {"pkg/__init__.py": "", "pkg/copy.py": text, "pkg/use.py": "from .copy import Gather\n"})
+    answer = json.loads(run(tmp_path, "--json").stdout)
+    (finding,) = answer["findings"]
+    expected = {"path": "pkg/copy.py", "kind": "edited", "variant": "ours", "adapter": "mirasol", "similarity": 97}
+    assert {key: finding[key] for key in expected} == expected
+    assert [(one["name"], one["how"]) for one in finding["differences"]] == [("RaggedGather", "changed")]
+    assert [one["name"] for one in finding["definitions"]] == DEFINITIONS
+    (site,) = finding["sites"]
+    assert (site["path"], site["line"], site["kind"], site["name"]) == ("pkg/use.py", 1, "import", "Gather")
+    assert (answer["unread"], answer["files"], answer["exit_code"]) == ([], 3, 1)
+
+
+def test_call_sites_are_listed(tmp_path: Path) -> None:
+    """Imports, objects built and calls, with file and line, under build/ too; a copy's own calls are not among them."""
+    model = (
+        "from .spread import Gather\n\n\nclass Model:\n    def __init__(self):\n        self.all = Gather(dim=1)\n\n"
+        "    def forward(self, x):\n        y, lengths = self.all(x)\n        return y\n"
+    )
+    write_files(tmp_path / "build" / "package", {"__init__.py": "", "spread.py": FAMILY, "model.py": model})
+    (finding,) = scan([tmp_path]).findings
+    assert [(site.path, site.line, site.kind, site.name) for site in finding.sites] == [
+        ("build/package/model.py", 1, "import", "Gather"),
+        ("build/package/model.py", 6, "build", "Gather"),
+        ("build/package/model.py", 9, "call", "Gather"),
+    ]
+    assert "call build/package/model.py:9: y, lengths = self.all(x)" in run(tmp_path).output
+
+
+def test_nothing_that_is_looked_at_is_imported(tmp_path: Path) -> None:
+    """Code at the top level of a copy, of a package around it and of a caller stays text."""
+    boom = "import pathlib\npathlib.Path(__file__).with_suffix('.ran').touch()\n"
+    files = {"__init__.py": boom, "copy.py": boom + FAMILY, "caller.py": boom + "from .copy import Gather\n"}
+    write_files(tmp_path, files)
+    assert run(tmp_path).exit_code == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
+
+
+def test_progress_is_for_terminals(tmp_path: Path) -> None:
+    """A bar on standard error where that is a terminal; nothing of it in a log, or in what is piped."""
+    write_files(tmp_path, {"a.py": ""})
+    plain, terminal = run(tmp_path), run(tmp_path, FORCE_COLOR="1", COLUMNS="100")
+    assert plain.stderr == ""
+    assert "scanning" in terminal.stderr
+    assert plain.stdout == terminal.stdout

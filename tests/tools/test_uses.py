@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: MIT
+"""Which files of a tree are looked at, and where these use the names of their copy."""
+
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from downstream.trees import write_files
+from shared_distributed_tools.repo import tree as tree_module
+from shared_distributed_tools.repo.tree import Tree
+from shared_distributed_tools.repo.uses import Site, Use, find_uses
+
+NAMES = ("AllGather", "all_gather", "get_is_distributed")
+
+
+def package(folder: Path, code: str, **others: str) -> Path:
+    """A package `pkg` with a copy, and one file that uses it."""
+    files = {f"pkg/{name}.py": text for name, text in others.items()}
+    return write_files(
+        folder, {"pkg/__init__.py": "", "pkg/distributed.py": "", "pkg/use.py": textwrap.dedent(code), **files}
+    )
+
+
+def uses_of(folder: Path, copy: str = "pkg/distributed.py") -> list[Use]:
+    return find_uses(Tree(folder), copy, NAMES)
+
+
+def kinds(uses: list[Use]) -> list[tuple[int, str, str]]:
+    return [(use.site.line, use.kind, use.name) for use in uses]
+
+
+# ------------------------------------------------------------------ imports
+
+
+@pytest.mark.parametrize(
+    ("statement", "called"),
+    [
+        ("from pkg.distributed import all_gather", "all_gather"),
+        ("from .distributed import all_gather", "all_gather"),
+        ("from .distributed import all_gather as ag", "ag"),
+        ("from pkg import distributed", "distributed.all_gather"),
+        ("from . import distributed as d", "d.all_gather"),
+        ("import pkg.distributed", "pkg.distributed.all_gather"),
+        ("import pkg.distributed as d", "d.all_gather"),
+        ("from .distributed import *", "all_gather"),
+        ("try: from .distributed import all_gather\nexcept ImportError: from other import all_gather", "all_gather"),
+    ],
+)
+def test_every_way_to_import_is_followed(tmp_path: Path, statement: str, called: str) -> None:
+    """Absolute, relative, renamed, through the module, by star, in one branch of several: import and call are found."""
+    package(tmp_path, f"{statement}\nx = {called}(x, 0, None)\n")
+    first, second = (use.site for use in uses_of(tmp_path))
+    line = statement.count("\n") + 2
+    assert (first.kind, first.path, first.line) == ("import", "pkg/use.py", 1)
+    assert second == Site("pkg/use.py", line, "call", "all_gather", f"x = {called}(x, 0, None)")
+
+
+def test_one_import_statement_is_one_use(tmp_path: Path) -> None:
+    """However many names it brings; each is told with the name that it has here."""
+    package(tmp_path, "from .distributed import (\n    AllGather as Gather,\n    all_gather,\n)\n")
+    (use,) = uses_of(tmp_path)
+    assert use.site == Site("pkg/use.py", 1, "import", "AllGather, all_gather", "from .distributed import (")
+    assert use.bound == {"Gather": "AllGather", "all_gather": "all_gather"}
+
+
+def test_a_module_is_reached_through_its_package(tmp_path: Path) -> None:
+    """`import pkg` makes `pkg.distributed.AllGather` reachable."""
+    package(tmp_path, "import pkg\npkg.distributed.AllGather(0)\n")
+    assert kinds(uses_of(tmp_path)) == [(2, "build", "AllGather")]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch.distributed as distributed\ndistributed.all_gather(x)\n",
+        "from .other import all_gather\nall_gather(x)\n",
+        "from ..distributed import all_gather\nall_gather(x)\n",
+        "from . import distributed\nimport torch.distributed as distributed\ndistributed.all_gather(x)\n",
+        "def all_gather(x): ...\nall_gather(x)  # distributed\n",
+    ],
+)
+def test_others_of_the_same_name_are_not_uses(tmp_path: Path, code: str) -> None:
+    """The module of torch, another file's function: no call is reported."""
+    package(tmp_path, code)
+    assert [use for use in uses_of(tmp_path) if use.kind != "import"] == []
+
+
+def test_names_that_a_module_hands_on_are_followed(tmp_path: Path) -> None:
+    """Through the package's own `__init__`, on through a star import, through an assignment; these are not direct."""
+    package(
+        tmp_path,
+        "from . import Gather\nGather(1)\n",
+        __init__="from .distributed import AllGather as Gather\n",
+        further="from .use import *\nGather(2)\nAlias = Gather\n",
+        last="from pkg.further import Alias\nAlias(3)\n",
+    )
+    assert [(use.site.path, use.kind, use.name, use.is_direct) for use in uses_of(tmp_path)] == [
+        ("pkg/__init__.py", "import", "AllGather", True),
+        ("pkg/further.py", "import", "*", False),
+        ("pkg/further.py", "build", "AllGather", True),
+        ("pkg/further.py", "reference", "AllGather", True),
+        ("pkg/last.py", "import", "AllGather", False),
+        ("pkg/last.py", "build", "AllGather", True),
+        ("pkg/use.py", "import", "AllGather", False),
+        ("pkg/use.py", "build", "AllGather", True),
+    ]
+
+
+@pytest.mark.parametrize("place", ["", "src/", "lib/", "build/lib/"])
+def test_a_package_is_found_wherever_it_stands(tmp_path: Path, place: str) -> None:
+    """Tests and scripts beside the folder that holds it import it by its name; `build` is a folder like others."""
+    package(tmp_path / place, "from pkg.distributed import all_gather\n", pkg="")
+    write_files(tmp_path, {"tests/test_it.py": "from pkg.distributed import all_gather\n"})
+    assert [use.site.path for use in uses_of(tmp_path, f"{place}pkg/distributed.py")] == sorted(
+        [f"{place}pkg/use.py", "tests/test_it.py"]
+    )
+
+
+def test_each_checkout_in_a_tree_has_its_own_copy(tmp_path: Path) -> None:
+    """Two forks of one project side by side, one with a src folder: an import means the fork's own file."""
+    for fork in ("one", "two/src"):
+        package(tmp_path / fork, "", pkg="")
+        write_files(tmp_path / fork.partition("/")[0], {"tests/test_it.py": "from pkg.distributed import all_gather\n"})
+    for fork in ("one", "two/src"):
+        (use,) = uses_of(tmp_path, f"{fork}/pkg/distributed.py")
+        assert use.site.path == f"{fork.partition('/')[0]}/tests/test_it.py"
+
+
+# ------------------------------------------------------------------ names and objects
+
+
+def test_names_follow_pythons_scopes(tmp_path: Path) -> None:
+    """A parameter hides an import; an import in a function is that function's; a class body is not a method's scope."""
+    package(
+        tmp_path,
+        """\
+        from .distributed import all_gather
+        def hidden(all_gather): return all_gather(1)
+        def default(f = all_gather): return [all_gather(y) for y in f]
+        def late():
+            from .distributed import AllGather as Gather
+            return Gather(0)
+        class Gather:
+            all_gather = None
+            def method(self): return all_gather(2)
+        Gather(3)
+        """,
+    )
+    assert kinds(uses_of(tmp_path)) == [
+        (1, "import", "all_gather"),
+        (3, "reference", "all_gather"),
+        (3, "call", "all_gather"),
+        (5, "import", "AllGather"),
+        (6, "build", "AllGather"),
+        (9, "call", "all_gather"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "binding",
+    [
+        "[all_gather := y for y in x]",
+        "match x:\n        case {**all_gather}: pass",
+        "match x:\n        case [*all_gather]: pass",
+        "for all_gather in x: pass",
+        "with x as all_gather: pass",
+        "import torch as all_gather",
+        "class all_gather: pass",
+        "del all_gather",
+    ],
+)
+def test_every_kind_of_binding_hides_an_import(tmp_path: Path, binding: str) -> None:
+    """Python makes the name the function's own, and so the call is none of the copy's."""
+    package(tmp_path, f"from .distributed import all_gather\ndef f(x):\n    {binding}\n    return all_gather(x)\n")
+    assert kinds(uses_of(tmp_path)) == [(1, "import", "all_gather")]
+
+
+def test_objects_are_followed_to_their_calls(tmp_path: Path) -> None:
+    """Kept in self or in a variable, or called on the spot; in another class the same attribute is another thing."""
+    package(
+        tmp_path,
+        """\
+        from .distributed import AllGather, all_gather
+        class One:
+            shared = AllGather(3)
+            def __init__(self):
+                self.gather = AllGather(dim = 2) if True else None
+            def forward(self, x):
+                if self.gather.is_distributed:
+                    x, _ = self.gather(x)
+                local = AllGather(0)
+                return local(x), AllGather(1)(x), local, self.shared(x), AllGather.apply(x)
+        class Two:
+            def forward(self, x):
+                return self.gather(x)
+        """,
+    )
+    found = uses_of(tmp_path)
+    assert kinds(found) == [
+        (1, "import", "AllGather, all_gather"),
+        (3, "build", "AllGather"),
+        (5, "build", "AllGather"),
+        (7, "reference", "AllGather"),
+        (8, "call", "AllGather"),
+        (9, "build", "AllGather"),
+        (10, "call", "AllGather"),
+        (10, "build", "AllGather"),
+        (10, "call", "AllGather"),
+        (10, "reference", "AllGather"),
+        (10, "call", "AllGather"),
+        (10, "call", "AllGather"),
+    ]
+    built = {use.node for use in found if use.kind == "build"}
+    owners = [use.owner for use in found if use.kind in ("call", "reference")]
+    assert [owner in built for owner in owners] == [True] * 6 + [False]  # `apply` has none
+
+
+def test_an_inlined_copys_own_file_has_its_call_sites(tmp_path: Path) -> None:
+    """Its own definitions are not reported, what uses them is."""
+    text = "class AllGather: ...\nall_gather = AllGather.apply\ndef step(x): return all_gather(x)\n"
+    write_files(tmp_path, {"train.py": text})
+    assert kinds(uses_of(tmp_path, "train.py")) == [(3, "call", "all_gather")]
+
+
+# ------------------------------------------------------------------ the walk
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with its reason, if it may use the copy; the rest is still read."""
+    package(tmp_path, "from .distributed import all_gather\n", broken="import distributed as\n", other="def f(:\n")
+    (tmp_path / "pkg/null.py").write_bytes(b"distributed\0\n")
+    (tmp_path / "pkg/coded.py").write_bytes(b"# -*- coding: klingon -*- distributed\n")
+    (tmp_path / "pkg/deep.py").write_text(f"distributed = {'(' * 5000}\n")
+    (tmp_path / "pkg/large.py").write_text("# distributed\n" * 1_000)
+    os.mkfifo(tmp_path / "pkg/pipe.py")
+    monkeypatch.setattr(tree_module, "LARGEST", 10_000)
+    tree = Tree(tmp_path)
+    assert [use.source.path for use in find_uses(tree, "pkg/distributed.py", NAMES)] == ["pkg/use.py"]
+    reasons = {one.path.removeprefix("pkg/"): one.why for one in tree.unread}
+    assert set(reasons) == {"broken.py", "coded.py", "deep.py", "large.py", "null.py", "pipe.py"}
+    assert reasons["pipe.py"] == "not a plain file"
+    assert reasons["broken.py"] == "does not parse: invalid syntax (line 1)"
+    assert reasons["large.py"] == "larger than 0 MiB"
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    """A loop ends nowhere; what a link leads to is looked at where it lies, and named if that is outside."""
+    inside, outside = tmp_path / "tree", tmp_path / "outside"
+    write_files(inside, {"pkg/a.py": ""})
+    write_files(outside, {"b.py": ""})
+    (inside / "pkg" / "loop").symlink_to(inside, target_is_directory=True)
+    (inside / "same.py").symlink_to(inside / "pkg" / "a.py")
+    (inside / "self.py").symlink_to("self.py")
+    (inside / "other").symlink_to(outside, target_is_directory=True)
+    tree = Tree(inside)
+    assert tree.files == ["pkg/a.py"]
+    assert {one.path: (one.why, one.may_hide_a_copy) for one in tree.unread} == {
+        "other": ("a link that leads out of the folder", False),
+        "self.py": ("a link that leads nowhere", False),
+    }
+    assert Tree(inside / "other").files == ["b.py"]
+
+
+def test_installed_packages_are_looked_at_when_asked_for(tmp_path: Path) -> None:
+    """A project's environment is not the project; caches and git's own files never are."""
+    for place in ("env/lib/site-packages/a", ".git", "__pycache__", "build"):
+        write_files(tmp_path / place, {"copy.py": ""})
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    tree = Tree(tmp_path)
+    assert tree.files == ["build/copy.py"]
+    assert [(one.path, one.may_hide_a_copy) for one in tree.unread] == [("env", False)]
+    for inside in ("env", "env/lib/site-packages", "env/lib/site-packages/a"):
+        assert [Path(path).name for path in Tree(tmp_path / inside).files] == ["copy.py"]
+
+
+def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hide a copy."""
+    write_files(tmp_path, {"closed/a.py": "", "b.py": ""})
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    tree = Tree(tmp_path)
+    assert tree.files == ["b.py"]
+    assert [(one.path, one.why, one.may_hide_a_copy) for one in tree.unread] == [
+        ("closed", "cannot be read: Permission denied", True)
+    ]
+
+
+def test_a_file_is_parsed_once_and_few_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second question about a file costs nothing; a large tree is not held in memory whole."""
+    write_files(tmp_path, {f"{name}.py": f"{name} = 1\n" * 100 for name in "abcd"})
+    tree = Tree(tmp_path)
+    assert tree.source("a.py") is tree.source("a.py")
+    monkeypatch.setattr(tree_module, "KEPT", 1_300)
+    first = tree.source("b.py")
+    assert tree.source("b.py") is first
+    tree.source("c.py")
+    tree.source("d.py")
+    assert tree.source("b.py") is not first

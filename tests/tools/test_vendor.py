@@ -1,0 +1,453 @@
+# SPDX-License-Identifier: MIT
+"""vendor, check and update: the one file in its repo, its state, and edits that survive new releases."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from downstream.commands import done, refused, run
+from downstream.projects import EDITED, PROJECTS
+from downstream.trees import CORE, LAYOUTS, MINE, OLD, commit, edit, edit_at_the_end, git, make_repo, newer
+from shared_distributed_tools.catalog import ADAPTERS
+from shared_distributed_tools.render import released, render
+from shared_distributed_tools.render.header import split
+from shared_distributed_tools.render.shim import shim
+from shared_distributed_tools.vendor.state import State
+
+TARGET = LAYOUTS["spear-tts"][1]
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """A repo with an old file that nobody knows, committed."""
+    return make_repo(tmp_path, "spear-tts")
+
+
+@pytest.fixture
+def vendored(repo: Path) -> Path:
+    """A repo with a current file, committed."""
+    vendor(repo)
+    commit(repo)
+    return repo
+
+
+@pytest.fixture
+def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The bodies of earlier releases, which a test may add to with `released.keep`."""
+    (tmp_path / "released").mkdir()
+    monkeypatch.setattr(released, "FOLDER", tmp_path / "released")
+    return tmp_path / "released"
+
+
+def vendor(repo: Path, *options: object) -> str:
+    return done("vendor", "spear-tts", repo, "--accept-edits", "--write", *options)
+
+
+def state(repo: Path) -> str:
+    """What `check` says of the one file; its exit code agrees."""
+    result = run("check", repo, "--json")
+    said = json.loads(result.stdout)
+    (file,) = said["files"]
+    assert result.exit_code == said["exit_code"] == int(file["state"] not in ("current", "shim"))
+    return str(file["state"])
+
+
+# ------------------------------------------------------------------ vendor
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+@pytest.mark.usefixtures("known")
+def test_the_file_goes_where_the_original_was(tmp_path: Path, name: str) -> None:
+    """In each layout: the rendered bytes in its place, and nothing else in the repo."""
+    project = PROJECTS[name]
+    repo = project.make(tmp_path, name)
+    output = done("vendor", project.adapter, repo, "--write")
+    assert (repo / project.copy).read_bytes() == render(project.adapter).encode()
+    assert git(repo, "status", "--short") == f" M {project.copy}\n"
+    assert "+# @generated" in output
+    assert f"git restore --staged --worktree -- {project.copy}" in output
+    assert state(repo) == "current"
+
+
+def test_without_write_nothing_is_written(repo: Path) -> None:
+    """The diff is shown, the old file stays."""
+    output = done("vendor", "spear-tts", repo, "--accept-edits")
+    assert '-"""The old copy."""' in output
+    assert "--write makes the change" in output
+    assert git(repo, "status", "--short") == ""
+
+
+@pytest.mark.usefixtures("known")
+def test_a_copy_that_is_not_the_original_is_refused(tmp_path: Path) -> None:
+    """With the definitions that differ, and the command that shows what that means; --accept-edits goes on."""
+    repo = EDITED.make(tmp_path, "edited")
+    result = run("vendor", "spear-tts", repo, "--write")
+    assert refused(result, "  rank_of_rows: extra\n")
+    assert "  all_gather_variable_dim: changed" in result.output
+    assert f"adapters parity {repo / EDITED.copy} --adapter spear-tts" in result.output
+    assert git(repo, "status", "--short") == ""
+    vendor(repo)
+    assert (repo / EDITED.copy).read_text() == render("spear-tts")
+
+
+def test_an_unknown_file_is_refused(repo: Path) -> None:
+    """Nobody knows what it does; nor is another project's original this one's."""
+    assert refused(run("vendor", "spear-tts", repo), "nothing in it is known as the original of spear-tts")
+    assert refused(run("vendor", "mirasol", repo, "--path", TARGET), "known as the original of mirasol")
+
+
+def test_a_package_without_the_file_gets_one(repo: Path) -> None:
+    """In a repo with commits; the new file is added and removed by name."""
+    git(repo, "rm", "-q", TARGET)
+    commit(repo)
+    output = done("vendor", "spear-tts", repo, "--write")
+    assert f"git add -- {TARGET} && git commit" in output
+    assert f"rm -- {TARGET}" in output
+    assert (repo / TARGET).read_text() == render("spear-tts")
+
+
+def test_a_path_of_ones_own(repo: Path) -> None:
+    """`--path`, relative to the repo, where nothing was before; it has to be a module."""
+    done("vendor", "spear-tts", repo, "--path", "spear_tts_pytorch/gather.py", "--write")
+    assert (repo / "spear_tts_pytorch/gather.py").read_text() == render("spear-tts")
+    assert (repo / TARGET).read_text() == OLD
+    assert refused(run("vendor", "spear-tts", repo, "--path", "README.md"), "is not a Python module")
+    assert refused(run("vendor", "spear-tts", repo, "--path", "../x.py"), "outside")
+
+
+def test_which_file_has_to_be_clear(tmp_path: Path) -> None:
+    """No such package, or two places: say which with --path."""
+    flat = make_repo(tmp_path, "flat", extra={"musiclm_pytorch/__init__.py": ""})
+    assert refused(run("vendor", "mirasol", flat), "say where the file goes with --path")
+    assert refused(run("vendor", "musiclm", flat), "say which with --path")
+    for command in (("vendor", "musiclm"), ("check",), ("update",)):
+        assert refused(run(*command, tmp_path / "nowhere"), "is not a folder")
+
+
+def test_a_vendored_file_is_for_update(vendored: Path, tree: Path) -> None:
+    """Current: nothing to do. Otherwise `vendor` names `update`; --accept-edits renders afresh."""
+    assert "already current" in done("vendor", "spear-tts", vendored)
+    newer(tree)
+    assert refused(run("vendor", "spear-tts", vendored), "adapters update")
+    edit_at_the_end(vendored / TARGET)
+    commit(vendored)
+    assert refused(run("vendor", "spear-tts", vendored), "adapters update")
+    vendor(vendored)
+    assert (vendored / TARGET).read_text() == render("spear-tts")
+
+
+def test_another_adapters_file_is_refused(vendored: Path) -> None:
+    """One adapter does not silently become another."""
+    assert refused(run("vendor", "mirasol", vendored, "--path", TARGET), "is the adapter spear-tts")
+    done("vendor", "mirasol", vendored, "--path", TARGET, "--accept-edits", "--write")
+
+
+@pytest.mark.parametrize("command", [("vendor", "spear-tts"), ("update",)])
+def test_what_git_does_not_hold_is_refused(vendored: Path, tree: Path, command: tuple[str, ...]) -> None:
+    """An edit that is not committed; --accept-edits is about committed ones only."""
+    newer(tree)
+    edit_at_the_end(vendored / TARGET)
+    options = ("--accept-edits",) if command[0] == "vendor" else ()
+    assert refused(run(*command, vendored, *options, "--write"), "has changes that are not committed")
+    assert (vendored / TARGET).read_text().endswith(MINE)
+
+
+def test_a_crlf_file_keeps_its_line_ends(vendored: Path, tree: Path) -> None:
+    """Vendored, checked, merged: compared with LF, written with CRLF."""
+    file = vendored / TARGET
+    file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+    assert state(vendored) == "current"
+    file.write_bytes(file.read_bytes() + MINE.encode().replace(b"\n", b"\r\n"))
+    commit(vendored)
+    assert state(vendored) == "edited"
+    newer(tree)
+    done("update", vendored, "--write")
+    assert file.read_bytes() == (render("spear-tts") + MINE).replace("\n", "\r\n").encode()
+
+
+# ------------------------------------------------------------------ check
+
+
+def as_it_is(repo: Path) -> None:
+    pass
+
+
+def edited(repo: Path) -> None:
+    edit_at_the_end(repo / TARGET)
+
+
+def spoiled_header(repo: Path) -> None:
+    edit(repo / TARGET, "adapter spear-tts", "adapter s p e a r")
+
+
+def markers(repo: Path) -> None:
+    (repo / TARGET).write_text((repo / TARGET).read_text() + "<<<<<<< your edits\nx\n=======\ny\n>>>>>>> new\n")
+
+
+def later(repo: Path) -> None:
+    header, _ = split((repo / TARGET).read_bytes())
+    assert header is not None
+    new = (repo / TARGET).read_text().replace(f"tools {header.version}:", "tools 99:").replace(header.body, "0" * 64)
+    (repo / TARGET).write_text(new)
+
+
+def to_shim(repo: Path) -> None:
+    (repo / TARGET).write_text(shim(ADAPTERS["spear-tts"]))
+
+
+def edited_shim(repo: Path) -> None:
+    (repo / TARGET).write_text(shim(ADAPTERS["spear-tts"]) + MINE)
+
+
+@pytest.mark.parametrize(
+    ("change", "sources", "expected"),
+    [
+        (as_it_is, "same", "current"),
+        (as_it_is, "newer", "stale"),
+        (edited, "same", "edited"),
+        (spoiled_header, "same", "edited"),
+        (edited, "newer", "both"),
+        (markers, "same", "conflict"),
+        (later, "same", "newer"),
+        (to_shim, "same", "shim"),
+        (edited_shim, "same", "original"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_every_state(vendored: Path, tree: Path, change: Callable[[Path], None], sources: str, expected: str) -> None:
+    """From the file alone, without git: exit code 0 for what is current or a shim, 1 for the rest."""
+    change(vendored)
+    if sources == "newer":
+        newer(tree)
+    (vendored / ".git").rename(vendored.parent / "no git here")
+    assert state(vendored) == expected
+
+
+def test_the_states_are_told_in_words() -> None:
+    """Each once, with what it means."""
+    expected = ["current", "stale", "edited", "both", "conflict", "newer", "shim", "original"]
+    assert [one.label for one in State] == expected
+    assert all(one.meaning for one in State)
+
+
+def test_edits_that_are_meant_can_be_accepted(vendored: Path, tree: Path) -> None:
+    """Check --accept-edits is good for an edited file, and red once it is stale as well."""
+    edit_at_the_end(vendored / TARGET)
+    assert run("check", vendored).exit_code == 1
+    assert run("check", vendored, "--accept-edits").exit_code == 0
+    newer(tree)
+    assert run("check", vendored, "--accept-edits").exit_code == 1
+
+
+def test_a_new_version_that_renders_the_same_body_is_current(vendored: Path, tree: Path) -> None:
+    """Content is compared, not versions: no downstream commit for nothing."""
+    edit(tree / "shared/distributed/pyproject.toml", 'version = "', 'version = "9')
+    assert state(vendored) == "current"
+    assert "already current" in done("vendor", "spear-tts", vendored)
+    assert "nothing to change" in done("update", vendored)
+
+
+def test_a_project_on_the_core_is_current(tmp_path: Path) -> None:
+    """It has no file to check any more. A check that looked at nothing must not look like one that passed."""
+    repo = make_repo(tmp_path, "spear-tts", under_git=False)
+    (repo / TARGET).unlink()
+    result = run("check", repo)
+    assert refused(result, "nothing is vendored here")
+    (repo / "pyproject.toml").write_text('[project]\ndependencies = ["shared-distributed>=0.1"]\n')
+    assert state(repo) == "current"
+
+
+def test_files_are_found_wherever_they_are(vendored: Path) -> None:
+    """By their header; builds, hidden folders and environments are passed over. Several repos are checked at once."""
+    inside = vendored / "lib" / "build"  # a package, and no folder of builds
+    inside.mkdir(parents=True)
+    done("vendor", "mirasol", vendored, "--path", "lib/build/gather.py", "--write")
+    for skipped in ("build", ".hidden", "env"):
+        (vendored / skipped).mkdir()
+        (vendored / skipped / "distributed.py").write_bytes((inside / "gather.py").read_bytes() + b"#")
+    (vendored / "env" / "pyvenv.cfg").touch()
+    other = make_repo(vendored.parent, "flat")
+    result = run("check", "--json", vendored, other)
+    found = [(one["path"], one["state"]) for one in json.loads(result.output)["files"]]
+    assert found == [("lib/build/gather.py", "current"), (TARGET, "current"), ("distributed.py", "original")]
+    assert result.exit_code == 1
+
+
+def test_an_unreadable_file_is_refused(vendored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its name, not with a traceback."""
+    real = Path.open
+
+    def closed(self: Path, *arguments: object, **options: object) -> object:
+        if self.name == "distributed.py":
+            raise PermissionError(13, "Permission denied")
+        return real(self, *arguments, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", closed)
+    for command in (("vendor", "spear-tts"), ("check",), ("update",)):
+        assert refused(run(*command, vendored), "cannot be read: Permission denied")
+
+
+def test_check_writes_nothing(vendored: Path) -> None:
+    """Not a byte, not a new file."""
+    before = {path: path.read_bytes() for path in vendored.rglob("*") if path.is_file()}
+    run("check", vendored)
+    run("update", vendored)
+    assert before == {path: path.read_bytes() for path in vendored.rglob("*") if path.is_file()}
+
+
+# ------------------------------------------------------------------ update
+
+
+def test_update_replaces_an_unedited_file(vendored: Path, tree: Path) -> None:
+    """Shown first; stale becomes current with --write."""
+    newer(tree)
+    assert '+"""Newer: ' in done("update", vendored)
+    assert state(vendored) == "stale"
+    done("update", vendored, "--write")
+    assert (vendored / TARGET).read_text() == render("spear-tts")
+    assert state(vendored) == "current"
+
+
+def test_update_of_an_edited_file_three_times_and_once_through_a_conflict(
+    vendored: Path, tree: Path, releases: Path
+) -> None:
+    """The base of the first merge is in the history; those of the others, which were never committed, in releases."""
+    file = vendored / TARGET
+    edit_at_the_end(file)
+    commit(vendored)
+    newer(tree)
+    released.keep(releases)  # as `nox -s release` does
+    done("update", vendored, "--write")
+    assert file.read_text() == render("spear-tts") + MINE
+    assert state(vendored) == "edited"
+
+    edit(file, '"""Newer: ', '"""Mine: ')
+    commit(vendored)
+    newer(tree, "Newest")
+    released.keep(releases)
+    result = run("update", vendored, "--write")
+    assert (result.exit_code, "conflict; resolve the markers" in result.output) == (1, True)
+    text = file.read_text()
+    assert '<<<<<<< your edits\n"""Mine: ' in text
+    assert '=======\n"""Newest: ' in text
+    assert state(vendored) == "conflict"
+    assert refused(run("update", vendored), "conflict markers of an update are left")
+    kept = [line for line in text.splitlines(keepends=True) if not line.startswith(("<<<", "===", ">>>", '"""Mine'))]
+    file.write_text("".join(kept))
+    commit(vendored)
+
+    newer(tree, "Last")
+    done("update", vendored, "--write")
+    assert file.read_text() == render("spear-tts") + MINE
+    assert state(vendored) == "edited"
+
+
+def reformatted(repo: Path) -> None:
+    git(repo, "reset", "-q", "--soft", "HEAD~1")
+    edit_at_the_end(repo / TARGET)
+    commit(repo)
+
+
+def squashed(repo: Path) -> None:
+    header, _ = split((repo / TARGET).read_bytes())
+    assert header is not None
+    edit(repo / TARGET, header.body, "0" * 64)  # as if no commit had ever held it
+
+
+def shallow(repo: Path) -> None:
+    edit_at_the_end(repo / TARGET)
+    commit(repo)
+    (repo / ".git/shallow").write_text(git(repo, "rev-parse", "HEAD"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (reformatted, "a hook reformatted the file, or it was edited, in the commit that brought it"),
+        (squashed, "no commit has it: it was squashed with later edits, or its branch is gone"),
+        (shallow, "this clone is shallow"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_lost_base_is_explained(vendored: Path, tree: Path, spoil: Callable[[Path], None], why: str) -> None:
+    """And shows the diffs that there are; nothing is guessed, and nothing written."""
+    spoil(vendored)
+    newer(tree)
+    text = (vendored / TARGET).read_text()
+    result = run("update", vendored, "--write")
+    assert refused(result, why)
+    assert '+"""Newer: ' in result.output
+    assert (vendored / TARGET).read_text() == text
+
+
+def test_the_base_is_found_after_a_rename(vendored: Path, tree: Path) -> None:
+    """By the hash in its header, whatever the file was called, and with the edit in the commit of the rename."""
+    git(vendored, "mv", TARGET, "spear_tts_pytorch/gather.py")
+    edit_at_the_end(vendored / "spear_tts_pytorch/gather.py")
+    commit(vendored)
+    newer(tree)
+    done("update", vendored, "--write")
+    assert (vendored / "spear_tts_pytorch/gather.py").read_text() == render("spear-tts") + MINE
+
+
+def test_a_merge_that_breaks_the_code_is_said(vendored: Path, tree: Path) -> None:
+    """Their edit uses a name that our change took away: no conflict in the text, and no working module."""
+    file = vendored / TARGET
+    file.write_text(file.read_text() + "\n\nASK = is_distributed()\n")
+    commit(vendored)
+    for module in [*(tree / CORE).glob("*.py"), *tree.glob("packages/*/src/*/*.py")]:
+        module.write_text(module.read_text().replace("is_distributed", "are_others_there"))
+    result = run("update", vendored, "--write")
+    assert result.exit_code == 1
+    assert "but nothing defines is_distributed; correct it before you commit" in result.output
+    assert "ASK = is_distributed()" in file.read_text()
+
+
+def test_a_later_file_is_not_made_older(vendored: Path) -> None:
+    """Not by update, nor by vendor."""
+    later(vendored)
+    commit(vendored)
+    assert refused(run("update", vendored, "--write"), "rendered by the later 99; upgrade the tools")
+    assert refused(run("vendor", "spear-tts", vendored, "--write"), "rendered by the later 99")
+
+
+def test_a_spoiled_header_cannot_be_updated(vendored: Path) -> None:
+    """Nobody knows what it came from; `vendor --accept-edits` renders it anew."""
+    spoiled_header(vendored)
+    commit(vendored)
+    assert refused(run("update", vendored), "its header was changed and cannot be read; restore it")
+    vendor(vendored)
+    assert state(vendored) == "current"
+
+
+def test_update_of_a_repo_that_has_nothing_vendored_is_refused(repo: Path) -> None:
+    """The old file is nobody's to update."""
+    assert refused(run("update", repo), "nothing is vendored")
+
+
+def test_a_project_in_a_subfolder_of_its_repo(tmp_path: Path, tree: Path) -> None:
+    """Git's root lies above; paths are the project's own."""
+    repo = make_repo(tmp_path, "spear-tts", under_git=False)
+    git(tmp_path, "init", "-q")
+    commit(tmp_path)
+    vendor(repo)
+    commit(tmp_path)
+    edit_at_the_end(repo / TARGET)
+    commit(tmp_path)
+    newer(tree)
+    done("update", repo, "--write")
+    assert (repo / TARGET).read_text() == render("spear-tts") + MINE
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look everywhere")
+def test_a_folder_without_read_permission_is_passed_over(vendored: Path) -> None:
+    """Somebody else's folder in the tree is no traceback."""
+    closed = vendored / "closed"
+    closed.mkdir(mode=0)
+    try:
+        assert run("check", vendored).exit_code == 0
+    finally:
+        closed.chmod(0o700)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""`adapters migrate`."""
+
+from pathlib import Path
+
+import click
+
+from ..repo.changes import carry_out
+from ..repo.files import repo_root
+from .stages import STAGES, look_at, step_to
+
+
+@click.command("migrate")
+@click.argument("repo", type=click.Path(path_type=Path))
+@click.option("--to", "stage", type=click.Choice(STAGES[1:]), required=True, help="A later stage.")
+@click.option("--path", help="The copy in REPO, where there are several.")
+@click.option(
+    "--requirement",
+    "requirements",
+    multiple=True,
+    metavar="TEXT",
+    help="For --to package, in the place of NAME-distributed>=VERSION; may be repeated.",
+)
+@click.option("--accept-edits", is_flag=True, help="Go on without what somebody changed in the file.")
+@click.option("--write", is_flag=True, help="Make the change; without it, it is only shown.")
+def command(
+    repo: Path, stage: str, path: str | None, requirements: tuple[str, ...], accept_edits: bool, write: bool
+) -> None:
+    """Move REPO to a later stage. Shows the diff; --write makes the change, and git undoes it."""
+    root = repo_root(repo)
+    project = look_at(root, path)
+    step = step_to(project, stage, requirements, accept_edits=accept_edits)
+    carry_out(root, step.changes, step.message, write=write)
+    if step.by_hand:
+        click.secho("add by hand, where this project lists its dependencies:", fg="yellow", err=True)
+        for line in step.by_hand:
+            click.echo(f"  {line}", err=True)

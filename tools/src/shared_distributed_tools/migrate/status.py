@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: MIT
+"""`adapters status`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import RefusalError, ToolError
+from ..repo.files import read, repo_root, write_atomically
+from ..terminal import as_html, print_table
+from ..vendor.state import State
+from .stages import CORE_STAGE, ORIGINAL, STAGES, Obstacle, Project, look_at, missing_dependency
+
+GOOD, FINDING, COULD_NOT = 0, 1, 2  # exit codes; the highest counts
+_COLOURS = {GOOD: "green", FINDING: "yellow", COULD_NOT: "red"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is said about one project."""
+
+    project: str
+    adapter: str
+    stage: str
+    state: str
+    note: str
+    exit_code: int
+
+
+@click.command("status")
+@click.argument("repos", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="REPO...")
+@click.option("--html", "page", type=click.Path(path_type=Path), help="Write the table as a page, too.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@click.pass_context
+def command(ctx: click.Context, repos: tuple[Path, ...], page: Path | None, as_json: bool) -> None:
+    """Say at which stage every REPO is, and whether its file is current. Reads only.
+
+    Exit code 0 if all is well, 1 if something is to be done, 2 if a project could not be read.
+    """
+    lines = [status_of(repo_root(repo)) for repo in repos]
+    exit_code = max(line.exit_code for line in lines)
+    if page is not None:
+        _write_page(page, _table(lines))
+    if as_json:
+        click.echo(json.dumps({"projects": [asdict(line) for line in lines], "exit_code": exit_code}, indent=2))
+    else:
+        print_table(_table(lines))
+    ctx.exit(exit_code)
+
+
+def _table(lines: Sequence[Line]) -> Table:
+    table = Table("project", "adapter", "stage", "state", "what to do")
+    for line in sorted(lines, key=lambda one: -one.exit_code):
+        table.add_row(line.project, line.adapter, line.stage, Text(line.state, _COLOURS[line.exit_code]), line.note)
+    return table
+
+
+def _write_page(page: Path, table: Table) -> None:
+    if page.is_symlink() or (page.exists() and not page.is_file()):
+        msg = f"{page} is not a plain file; give another --html"
+        raise RefusalError(msg)
+    path = page.absolute()
+    write_atomically(path, as_html(table).encode(), read(path))
+
+
+def status_of(repo: Path) -> Line:
+    """One project. What cannot be read is part of the answer."""
+    try:
+        project = look_at(repo)
+        state, note, exit_code = _state(project)
+    except ToolError as error:
+        return Line(repo.name, "", "", "cannot be read", str(error), COULD_NOT)
+    return Line(repo.name, project.adapter.name if project.adapter else "", project.stage, state, note, exit_code)
+
+
+def _state(project: Project) -> tuple[str, str, int]:
+    """State, next step, severity."""
+    if project.obstacle is not None:
+        return project.obstacle.value, project.advice, GOOD if project.obstacle is Obstacle.NONE else FINDING
+    missing = missing_dependency(project)
+    if missing:
+        return "dependency missing", f"add {missing} to the dependencies", FINDING
+    if project.stage == CORE_STAGE:
+        return State.CURRENT.label, "", GOOD
+    if project.stage == ORIGINAL:
+        finding = project.finding
+        is_exact = finding is not None and finding.kind == "exact"
+        like = f", {finding.similarity} % like {finding.variant}" if finding and finding.variant else ""
+        return "original" if is_exact else f"original, edited{like}", _next(project), FINDING
+    seen = project.inspected()
+    note = _next(project) if seen.state.is_good else seen.meaning
+    return seen.state.label, note, GOOD if seen.state.is_good else FINDING
+
+
+def _next(project: Project) -> str:
+    after = STAGES[STAGES.index(project.stage) + 1]
+    return f"next: `adapters migrate REPO --to {after}`"

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: MIT
+"""The parent's side: a world of processes, what it is asked, and how it fails."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from .rank import Place, dumps, serve
+
+# a server that has imported torch once forks a rank in milliseconds, where a new interpreter takes seconds
+_context = multiprocessing.get_context("forkserver")
+_START = 120.0  # seconds for a world to come up, on a machine that is busy with something else
+_MEMORY = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS}  # which one depends on what was overwritten
+CRASHED, HUNG = "crashed (SIGABRT or SIGSEGV)", "hung"
+_World = TypeVar("_World", bound="World")
+
+
+def preload(*modules: str) -> None:
+    """Have the server of this process import these once. For the first world: later it has no effect."""
+    _context.set_forkserver_preload([*modules, "torch.distributed", __name__])
+
+
+class Deadlines(NamedTuple):
+    """Seconds, the first three each inside the next."""
+
+    collective: float = 40.0
+    case: float = 60.0
+    kill: float = 70.0
+    after_error: float = 10.0  # for the other ranks, once a first one has raised
+    after_first: float = float("inf")  # for the other ranks, once a first one is done
+
+
+class RankError(NamedTuple):
+    """What one rank raised."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+class WorldFailure(AssertionError):
+    """At least one rank failed: every rank's traceback, stack or end, in one text.
+
+    by_rank: those texts
+    answers: what the ranks answered that did
+    end:     how the ranks without an answer ended, in words; empty where all answered
+    """
+
+    def __init__(self, headline: str, by_rank: dict[int, str], answers: dict[int, Any], end: str = "") -> None:
+        blocks = [f"--- rank {rank} ---\n{text.strip()}" for rank, text in sorted(by_rank.items())]
+        super().__init__("\n".join([headline, *blocks]))
+        self.by_rank, self.answers, self.end = by_rank, answers, end
+
+
+class World:
+    """`size` processes in one process group, or with `join=False` in none yet; started when first asked.
+
+    prepare: an importable function of a rank's `Place`, run in every rank before it joins.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        backend: str = "gloo",
+        *,
+        join: bool = True,
+        deadlines: Deadlines | None = None,
+        prepare: Callable[[Place], None] | None = None,
+    ) -> None:
+        self.size, self.backend, self.join, self.prepare = size, backend, join, prepare
+        self.deadlines = deadlines or Deadlines()
+        self.processes: list[ForkServerProcess] = []
+        self._pipes: list[Connection] = []
+        self._places: list[Place] = []
+
+    def __enter__(self: _World) -> _World:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """Every rank's result of `function(*args)`, by rank; WorldFailure if any rank failed."""
+        return self._checked(function.__qualname__, self.try_run(function, *args))
+
+    def try_run(self, function: Callable[..., Any], *args: Any, lost: Collection[int] = ()) -> list[Any]:
+        """As `run`, with a RankError in place of a result where a rank raised, and None for ranks that are `lost`."""
+        if not self.processes:
+            self._start()
+        request = dumps((function, args))
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):  # a dead rank: its sentinel says so below
+                pipe.send_bytes(request)
+        return self._collect(function.__qualname__, self.deadlines, lost)
+
+    def kill(self) -> None:
+        """End every rank at once."""
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+        self.close()
+
+    def close(self) -> None:
+        """End the ranks: they leave when their pipe closes, and are killed if they do not."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self.processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        if self._places:
+            shutil.rmtree(self._places[0].folder, ignore_errors=True)
+        self.processes, self._pipes, self._places = [], [], []
+
+    def _start(self) -> None:
+        if sys.platform == "linux":  # elsewhere the loopback has another name
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # no CUDA before the fork: it does not survive one
+        folder = tempfile.mkdtemp(prefix="world-")
+        for rank in range(self.size):
+            where = Place(rank, self.size, self.backend, folder, self.deadlines.collective, self.prepare)
+            ours, theirs = _context.Pipe()
+            process = _context.Process(
+                target=serve, args=(where, theirs), kwargs={"join": self.join}, daemon=True, name=f"rank {rank}"
+            )
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self._pipes.append(ours)
+            self._places.append(where)
+        what = "joining the process group"
+        self._checked(what, self._collect(what, Deadlines(_START, _START, _START + 10)))
+
+    def _checked(self, what: str, answers: list[Any]) -> list[Any]:
+        failed = {rank: answer.traceback for rank, answer in enumerate(answers) if isinstance(answer, RankError)}
+        if failed:
+            self.kill()  # ranks may be out of step: the next case gets a new world
+            headline = f"{what} failed on ranks {sorted(failed)} of {self.size}"
+            raise WorldFailure(headline, failed, dict(enumerate(answers)))
+        return answers
+
+    def _collect(self, what: str, deadlines: Deadlines, lost: Collection[int] = ()) -> list[Any]:
+        """One answer a rank. A dead rank, or one past its deadline, ends the world, unless it was to be lost."""
+        answers: dict[int, Any] = dict.fromkeys(lost)
+        started = time.monotonic()
+        ask_for_stacks, give_up = started + deadlines.case, started + deadlines.kill
+        is_asked = False
+        while len(answers) < self.size:
+            pending = [rank for rank in range(self.size) if rank not in answers]
+            now = time.monotonic()
+            if not is_asked and now >= ask_for_stacks:
+                is_asked = True
+                give_up = min(give_up, now + deadlines.kill - deadlines.case)
+                for rank in pending:
+                    os.kill(self.processes[rank].pid or 0, signal.SIGUSR1)
+            if now >= give_up:
+                headline = f"{what}: no answer from ranks {pending} of {self.size}"
+                self._fail(headline, answers, pending, HUNG)
+            pipes: dict[Any, int] = {self._pipes[rank]: rank for rank in pending}
+            sentinels: dict[Any, int] = {self.processes[rank].sentinel: rank for rank in pending}
+            until = give_up if is_asked else ask_for_stacks
+            ready = wait([*pipes, *sentinels], timeout=max(0.0, until - now))
+            for rank in {(pipes | sentinels)[source] for source in ready}:
+                self._receive(rank, answers)  # one that died may have answered just before
+            dead = [rank for source, rank in sentinels.items() if source in ready and rank not in answers]
+            if dead:
+                codes = {rank: self._exit_code(rank) for rank in dead}
+                headline = f"{what}: worker died on ranks {codes} of {self.size} (rank: exit code)"
+                self._fail(headline, answers, pending, _end_in_words(codes[dead[0]]))
+            answered = [answer for rank, answer in answers.items() if rank not in lost]
+            if any(isinstance(answer, RankError) for answer in answered):
+                ask_for_stacks = min(ask_for_stacks, time.monotonic() + deadlines.after_error)
+            if answered:
+                ask_for_stacks = min(ask_for_stacks, time.monotonic() + deadlines.after_first)
+        return [answers[rank] for rank in range(self.size)]
+
+    def _receive(self, rank: int, answers: dict[int, Any]) -> None:
+        with contextlib.suppress(EOFError, OSError):  # closed by a dying rank
+            if self._pipes[rank].poll():
+                status, value = pickle.loads(self._pipes[rank].recv_bytes())
+                answers[rank] = value if status == "ok" else RankError(*value)
+
+    def _fail(self, headline: str, answers: dict[int, Any], silent: list[int], end: str) -> NoReturn:
+        by_rank = {rank: a.traceback for rank, a in answers.items() if isinstance(a, RankError)}
+        for rank in silent:
+            if rank not in answers:
+                log = self._places[rank].log
+                by_rank[rank] = (log.read_text(errors="replace") if log.exists() else "") or "(printed nothing)"
+        self.kill()
+        raise WorldFailure(headline, by_rank, answers, end)
+
+    def _exit_code(self, rank: int) -> int | None:
+        self.processes[rank].join(1)
+        return self.processes[rank].exitcode
+
+
+def _end_in_words(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"left with exit code {code}"
+    number = signal.Signals(-code)
+    return CRASHED if number in _MEMORY else f"was killed by {number.name}"

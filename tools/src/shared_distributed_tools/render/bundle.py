@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""The heart of the core and one adapter, as one plain module.
+
+Top-level statements are taken whole, as they stand in their source, or left out: what the adapter does not reach is
+not there. Imports between the sources go, since all their names are at hand; so a name that the package imports from
+elsewhere in the package means the heart's here.
+"""
+
+import ast
+import sys
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..catalog import CORE
+from ..errors import RenderError
+from .verify import verify
+
+HEART = ("_errors", "_world", "_move", "_agree", "_differentiate", "adapters")  # each above those that build on it
+_INTRODUCTION = '''"""A differentiable all-gather for tensors whose size along one dim differs from rank to rank (torch 2.0 and later).
+
+Under torch.compile it is a graph break; the package {distribution} compiles whole, and has more.
+"""'''
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A top-level statement: its text with the comment lines right above it, what it binds and what it names."""
+
+    text: str
+    first: int  # its lines in the source
+    last: int
+    binds: frozenset[str]
+    names: frozenset[str]
+
+
+def bundle(core: Mapping[str, str], adapter: str, distribution: str, licence: str) -> str:
+    """The body of the vendored file, from the sources of the core's modules and of the adapter."""
+    texts = {**{name: core[name] for name in HEART}, "adapter": adapter}
+    modules = {name: _statements(text) for name, text in texts.items()}
+    imports = {bound: line for text in texts.values() for bound, line in _imports(text)}
+    homes: dict[str, _Statement] = {}
+    for statement in [statement for statements in modules.values() for statement in statements]:
+        twice = statement.binds & homes.keys()
+        if twice:
+            msg = f"{', '.join(sorted(twice))} would be defined twice in the vendored file"
+            raise RenderError(msg)
+        homes.update(dict.fromkeys(statement.binds, statement))
+
+    kept = {*modules["adapter"], *(homes[name] for name in _taken_from_core(adapter, homes))}
+    todo = list(kept)
+    while todo:
+        reached = {homes[name] for name in todo.pop().names if name in homes} - kept
+        kept |= reached
+        todo += reached
+
+    needed = {imports[name] for statement in kept for name in statement.names if name in imports}
+    sections = [_INTRODUCTION.format(distribution=distribution), _import_block(needed)]
+    for name, statements in modules.items():
+        parts = [statement for statement in statements if statement in kept]
+        if parts:
+            sections.append(_joined(parts))
+    text = "\n\n".join(sections[:2]) + "\n\n\n" + "\n\n\n".join([*sections[2:], _as_comment(licence)]) + "\n"
+    verify(text)
+    return text
+
+
+def _statements(text: str) -> list[_Statement]:
+    """The module's statements, without its docstring, its imports and `__all__`."""
+    lines, found = text.splitlines(), []
+    for node in ast.parse(text).body:
+        binds = _bound(node)
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_text or isinstance(node, ast.Import | ast.ImportFrom) or "__all__" in binds:
+            continue
+        first = min([node.lineno, *[decorator.lineno for decorator in getattr(node, "decorator_list", [])]])
+        while lines[first - 2].startswith("#"):
+            first -= 1
+        names = frozenset(name.id for name in ast.walk(node) if isinstance(name, ast.Name))
+        last = node.end_lineno or first
+        found.append(_Statement("\n".join(lines[first - 1 : last]), first, last, binds, names))
+    return found
+
+
+def _taken_from_core(adapter: str, homes: Mapping[str, _Statement]) -> list[str]:
+    """The names that an adapter imports from the core; RenderError where the heart has none of that name."""
+    nodes = [node for node in ast.parse(adapter).body if isinstance(node, ast.ImportFrom)]
+    names = [a.name for node in nodes if (node.module or "").partition(".")[0] == CORE for a in node.names]
+    unknown = [name for name in names if name not in homes]
+    if unknown:
+        msg = f"the adapter imports {', '.join(unknown)}, which no module of a vendored file defines"
+        raise RenderError(msg)
+    return names
+
+
+def _bound(node: ast.stmt) -> frozenset[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return frozenset({node.name})
+    return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+
+
+def _imports(text: str) -> list[tuple[str, tuple[str, str | None, str | None]]]:
+    """Names that come from outside: the name, and (module, what of it, alias)."""
+    found: list[tuple[str, tuple[str, str | None, str | None]]] = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import):
+            found += [(a.asname or a.name.partition(".")[0], (a.name, None, a.asname)) for a in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module and node.module != "__future__":
+            if node.module.partition(".")[0] != CORE:
+                found += [(a.asname or a.name, (node.module, a.name, a.asname)) for a in node.names]
+    return found
+
+
+def _import_block(needed: set[tuple[str, str | None, str | None]]) -> str:
+    """Sorted as the linter sorts them: the standard library, then torch; `import` before `from`."""
+    blocks = []
+    for standard in (True, False):
+        ours = [entry for entry in needed if (entry[0].partition(".")[0] in sys.stdlib_module_names) == standard]
+        lines = sorted(f"import {module}{_as(alias)}" for module, name, alias in ours if name is None)
+        for module in sorted({module for module, name, _ in ours if name is not None}):
+            names = sorted(
+                (f"{n}{_as(a)}" for m, n, a in ours if m == module and n), key=lambda n: (not n.isupper(), n)
+            )
+            lines.append(f"from {module} import {', '.join(names)}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _as(alias: str | None) -> str:
+    return f" as {alias}" if alias else ""
+
+
+def _joined(statements: list[_Statement]) -> str:
+    """Two blank lines apart, but for statements that stand on neighbouring lines."""
+    text = statements[0].text
+    for before, statement in zip(statements, statements[1:], strict=False):
+        text += ("\n" if statement.first == before.last + 1 else "\n\n\n") + statement.text
+    return text
+
+
+def _as_comment(licence: str) -> str:
+    """The licence as comment lines of full width."""
+    title, holder, terms = licence.strip().split("\n\n", 2)
+    return textwrap.indent(f"{title}. {holder}\n{textwrap.fill(terms, 118)}", "# ")

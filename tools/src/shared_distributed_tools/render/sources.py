@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""The text of the sources, their version and their revision: the only input of a rendered file."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ..catalog import CORE, CORE_FOLDER, Adapter, root
+from ..errors import RenderError
+from ..repo.git import revision_of
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What one adapter is rendered from. Newlines are LF here, whatever the checkout has."""
+
+    core: tuple[tuple[str, str], ...]  # (module name, text), sorted; the package itself is `__init__`
+    adapter: str
+    licence: str
+
+
+def load(adapter: Adapter) -> Sources:
+    """Read the core and one adapter."""
+    tree = root()
+    package = tree / CORE_FOLDER / "src" / CORE
+    return Sources(
+        core=tuple((file.stem, file.read_text(encoding="utf-8")) for file in sorted(package.glob("*.py"))),
+        adapter=(tree / adapter.source).read_text(encoding="utf-8"),
+        licence=(tree / CORE_FOLDER / "LICENSE").read_text(encoding="utf-8"),
+    )
+
+
+def version() -> str:
+    """The version of this release: all distributions have the same."""
+    # every project here gives it so, on a line of its own; the standard library reads TOML from Python 3.11 on only
+    manifest = (root() / CORE_FOLDER / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r'^version = "([^"]+)"$', manifest, re.MULTILINE)
+    if found is None:
+        msg = f"{CORE_FOLDER}/pyproject.toml gives no version"
+        raise RenderError(msg)
+    return found[1]
+
+
+def revision() -> str:
+    """The commit that the sources are from, as the wheel carries it or as git has it."""
+    return _revision(root())
+
+
+@cache
+def _revision(tree: Path) -> str:
+    carried = tree / "REVISION"
+    if carried.is_file():
+        return carried.read_text(encoding="utf-8").strip()
+    files = [*(tree / CORE_FOLDER / "src").rglob("*.py"), *tree.glob("packages/*/src/*/*.py")]
+    return revision_of(tree, files)

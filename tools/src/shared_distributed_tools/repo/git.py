@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: MIT
+"""What git is asked. No other module starts a program, and nothing that lies in a repository runs.
+
+git gets a directory, an environment and flags that leave the repository no say: no hook, filter, monitor, pager,
+signature program or network. The user's own configuration counts, `safe.directory` above all. Only commands that
+read are used, and what git cannot answer is a GitError, never "not there".
+"""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import new as new_hash
+from pathlib import Path
+
+from ..errors import RefusalError
+
+_SETTINGS = (
+    "safe.bareRepository=explicit",
+    "core.fsmonitor=false",
+    f"core.hooksPath={os.devnull}",
+    "merge.conflictStyle=merge",
+)
+_FLAGS = ("--no-pager", "--literal-pathspecs", *(word for one in _SETTINGS for word in ("-c", one)))
+_USERS_OWN = frozenset({"GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"})
+_SET = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+# a file or folder in the git directory -> what is under way while it is there
+_UNDER_WAY = {
+    "MERGE_HEAD": "merge",
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+}
+
+
+class GitError(RefusalError):
+    """git could not answer: nothing is known, and nothing is written."""
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A work tree and its git directory. Paths given to it are full paths inside the tree."""
+
+    root: Path
+    git_dir: Path
+
+    @classmethod
+    def around(cls, folder: Path) -> "Checkout | None":
+        """The work tree around a folder: the nearest folder above with a `.git`. GitError if git refuses it."""
+        folder = folder.resolve()
+        root = next((one for one in (folder, *folder.parents) if os.path.lexists(one / ".git")), None)
+        if root is None:
+            return None
+        # by discovery: this way git itself checks who owns the repository
+        answer = _run(root, "rev-parse", "--absolute-git-dir", "--show-toplevel")
+        if answer.returncode:
+            msg = f"git refuses {root}: {_reason(answer)}"
+            raise GitError(msg)
+        git_dir, top = (Path(os.fsdecode(line)) for line in answer.stdout.splitlines())
+        if top != root:
+            msg = f"{root / '.git'} is not a git repository; git finds {top} instead"
+            raise GitError(msg)
+        return cls(root, git_dir)
+
+    @property
+    def head(self) -> str | None:
+        """The commit that is checked out; None before the first one."""
+        answer = self._ask("rev-parse", "--verify", "--quiet", "HEAD", allowed=(0, 1))
+        return answer.decode().strip() or None
+
+    @property
+    def under_way(self) -> str:
+        """The merge, rebase, cherry-pick or revert that is not finished; empty if there is none."""
+        return next((what for name, what in _UNDER_WAY.items() if os.path.lexists(self.git_dir / name)), "")
+
+    @property
+    def is_shallow(self) -> bool:
+        """Whether older commits are missing."""
+        return self._ask("rev-parse", "--is-shallow-repository").strip() == b"true"
+
+    def committed(self, path: Path) -> bytes | None:
+        """A file's content in HEAD; None if HEAD has no such file."""
+        found = self._in_head([path])
+        return self._blob(next(iter(found.values()))) if found else None
+
+    def is_staged(self, path: Path) -> bool:
+        """Whether the index has another version of a file than HEAD."""
+        listed = self._ask("ls-files", "-z", "--stage", "--", self._relative(path)).split(b"\0")
+        staged = {entry.split()[1].decode() for entry in listed if entry}
+        return staged != set(self._in_head([path]).values())
+
+    def differs(self, files: Iterable[Path]) -> bool:
+        """Whether any of these files is not as HEAD has it, whatever its newlines."""
+        files = list(files)
+        held = self._in_head(files)
+        return any(held.get(self._relative(file)) not in _ids(file.read_bytes()) for file in files)
+
+    def blobs_with(self, text: str) -> Iterator[bytes]:
+        """Every version of a file, on any branch, that brought or took away a text; the newest first."""
+        log = ("log", "--all", "--raw", "--no-abbrev", "--no-renames", "--no-textconv", "--no-ext-diff")
+        lines = self._ask(*log, "--no-show-signature", "--format=", "-S", text).splitlines()
+        ids = (
+            name.decode() for line in lines for name in line.split()[3:1:-1]
+        )  # the version after, and the one before
+        for name in dict.fromkeys(ids):
+            if name.strip("0"):
+                yield self._blob(name)
+
+    def _in_head(self, paths: Iterable[Path]) -> dict[str, str]:
+        """The ids of files in HEAD, by their path in the tree."""
+        names = [self._relative(path) for path in paths]
+        if not names or self.head is None:
+            return {}
+        entries = self._ask("ls-tree", "-z", "-r", "--full-tree", "HEAD", "--", *names).split(b"\0")
+        split = (entry.partition(b"\t") for entry in entries if entry)
+        return {os.fsdecode(name): facts.split()[2].decode() for facts, _, name in split}
+
+    def _blob(self, name: str) -> bytes:
+        return self._ask("cat-file", "blob", name)
+
+    def _relative(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+    def _ask(self, *arguments: str, allowed: tuple[int, ...] = (0,)) -> bytes:
+        where = (f"--git-dir={self.git_dir}", f"--work-tree={self.root}")
+        answer = _run(self.root, *where, *arguments)
+        if answer.returncode not in allowed:
+            msg = f"git could not read {self.root}: {_reason(answer)}"
+            raise GitError(msg)
+        return answer.stdout
+
+
+def revision_of(tree: Path, files: Iterable[Path]) -> str:
+    """The commit that a tree is at, with a word where some of its files differ from it."""
+    checkout = Checkout.around(tree)
+    if checkout is None or checkout.head is None:
+        return "unknown"
+    return checkout.head + (" with uncommitted changes" if checkout.differs(files) else "")
+
+
+def merge(theirs: bytes, base: bytes, ours: bytes) -> tuple[bytes, bool]:
+    """Two changes of one base joined, and whether they conflict: then the result has git's markers."""
+    labels = ("your edits", "as vendored", "the new version")
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = []
+        for label, content in zip(labels, (theirs, base, ours), strict=True):
+            (Path(folder) / label).write_bytes(content)
+            arguments += ["-L", label]
+        merged = _run(Path(folder), "merge-file", "--stdout", *arguments, *labels)
+    if not 0 <= merged.returncode < 128:  # the number of conflicts, or an error
+        msg = f"git could not merge: {_reason(merged)}"
+        raise GitError(msg)
+    return merged.stdout, merged.returncode > 0
+
+
+def _ids(content: bytes) -> set[str]:
+    """The names that git may have for a file: with its newlines, and with LF."""
+    texts = {content, content.replace(b"\r\n", b"\n")}
+    blobs = [b"blob %d\0" % len(text) + text for text in texts]
+    return {new_hash(kind, blob).hexdigest() for blob in blobs for kind in ("sha1", "sha256")}
+
+
+def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _USERS_OWN}
+    environment = {**own, **_SET, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
+    command = ["git", *_FLAGS, *arguments]
+    try:
+        return subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True)
+    except FileNotFoundError as error:
+        raise GitError("this needs git, which is not installed; install it and run this again") from error
+
+
+def _reason(answer: subprocess.CompletedProcess[bytes]) -> str:
+    said = answer.stderr.decode(errors="replace").strip()
+    return said or f"git ended with exit code {answer.returncode}"

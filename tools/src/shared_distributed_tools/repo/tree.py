@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: MIT
+"""The Python files below a folder: walked once, read when asked for, parsed once.
+
+    tree = Tree(folder)
+    for path in tree.files:          # relative to the folder, with forward slashes, sorted
+        tree.content(path)           # bytes, or None
+        tree.source(path)            # a Source, or None
+    tree.unread                      # what could not be looked at, and why; it grows as files are asked for
+
+Only the files used last are kept in memory. Nothing that is read is ever imported or run.
+"""
+
+import ast
+import io
+import os
+import stat
+import tokenize
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+LARGEST = 4 * 2**20  # bytes; a larger file is data
+KEPT = 2**20  # bytes of text whose syntax trees are kept; a tree takes about fifty times its text
+_SUFFIXES = (".py", ".pyw")
+_NEVER = frozenset(
+    {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "node_modules"}
+)
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+@dataclass(frozen=True, order=True)
+class Unread:
+    """A file or folder that was not looked at."""
+
+    path: str
+    why: str
+    may_hide_a_copy: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A Python file that parses."""
+
+    path: str
+    text: str
+    tree: ast.Module
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The text's lines, counted as Python counts them."""
+        return io.StringIO(self.text, newline=None).read().split("\n")
+
+    @cached_property
+    def imports(self) -> list[ast.Import | ast.ImportFrom]:
+        """Every import statement, wherever it stands, by line."""
+        found = [node for node in ast.walk(self.tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """The node around each node."""
+        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes that a node stands in, from the inside out."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def line(self, number: int) -> str:
+        """One line, stripped."""
+        return self.lines[number - 1].strip()
+
+
+class Tree:
+    """The Python files below a folder; or one file, whatever its name.
+
+    Left out are caches, what version control keeps, and installed packages, unless the folder is one of these itself.
+    Links are not followed: the files that they lead to are looked at where they are, or lie outside.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root if root.is_dir() else root.parent
+        self._unread: dict[str, Unread] = {}
+        self._kept: OrderedDict[str, tuple[bytes, Source | None]] = OrderedDict()
+        self.files: list[str] = sorted(self._walk()) if root.is_dir() else [root.name]
+
+    @property
+    def unread(self) -> list[Unread]:
+        """What could not be looked at so far."""
+        return sorted(self._unread.values())
+
+    def content(self, path: str) -> bytes | None:
+        """A file's bytes; None for one that cannot be read."""
+        return self._kept[path][0] if path in self._kept else self._read(path)
+
+    def source(self, path: str) -> Source | None:
+        """A file, parsed; None for one that cannot be read or does not parse."""
+        if path not in self._kept:
+            content = self._read(path)
+            if content is None:
+                return None
+            self._kept[path] = content, self._parse(path, content)
+            while len(self._kept) > 1 and sum(len(kept) for kept, _ in self._kept.values()) > KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(path)
+        return self._kept[path][1]
+
+    def give_up(self, path: str, why: str, *, may_hide_a_copy: bool = True) -> None:
+        """Count a file or folder among those that could not be looked at."""
+        self._unread[path] = Unread(path, why, may_hide_a_copy)
+
+    def _walk(self) -> Iterator[str]:
+        is_installed = bool(_INSTALLED & set(self.root.resolve().parts)) or os.path.lexists(self.root / "pyvenv.cfg")
+        for folder, subfolders, names in os.walk(self.root, onerror=self._unreadable_folder):
+            here = Path(folder)
+            links = [name for name in subfolders if (here / name).is_symlink()]
+            # os.path, since Path's own question raises in a folder without permission
+            environments = [name for name in subfolders if os.path.lexists(here / name / "pyvenv.cfg")]
+            installed = [] if is_installed else [*environments, *_INSTALLED.intersection(subfolders)]
+            for name in installed:
+                why = "installed packages; give the folder itself to have it looked at"
+                self.give_up(self._relative(here / name), why, may_hide_a_copy=False)
+            left_out = {*_NEVER, *links, *installed}
+            subfolders[:] = [name for name in subfolders if name not in left_out]
+            for name in [*links, *(name for name in names if name.endswith(_SUFFIXES))]:
+                path = here / name
+                if path.is_symlink():
+                    self._note_link(path)
+                else:
+                    yield self._relative(path)
+
+    def _relative(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+    def _unreadable_folder(self, error: OSError) -> None:
+        self.give_up(self._relative(Path(error.filename)), f"cannot be read: {error.strerror}")
+
+    def _note_link(self, path: Path) -> None:
+        try:
+            leads_out = not path.resolve(strict=True).is_relative_to(self.root.resolve())
+            why = "a link that leads out of the folder" if leads_out else ""
+        except (OSError, RuntimeError):  # RuntimeError: a loop, before Python 3.13
+            why = "a link that leads nowhere"
+        if why:
+            self.give_up(self._relative(path), why, may_hide_a_copy=False)
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            status = (self.root / path).stat()
+            if not stat.S_ISREG(status.st_mode):
+                self.give_up(path, "not a plain file")
+            elif status.st_size > LARGEST:
+                self.give_up(path, f"larger than {LARGEST / 2**20:.0f} MiB")
+            else:
+                return (self.root / path).read_bytes()
+        except OSError as error:
+            self.give_up(path, f"cannot be read: {error.strerror}")
+        return None
+
+    def _parse(self, path: str, content: bytes) -> Source | None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about escapes and `is` with literals: not ours to say
+                tree = ast.parse(content)
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+            return Source(path, content.decode(encoding), tree)
+        except SyntaxError as error:
+            where = f" (line {error.lineno})" if error.lineno else ""
+            self.give_up(path, f"does not parse: {error.msg}{where}")
+        except (RecursionError, MemoryError):
+            self.give_up(path, "nested too deeply")
+        except (ValueError, LookupError) as error:  # null bytes, an encoding that does not exist
+            self.give_up(path, f"does not parse: {error}")
+        return None

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+"""`adapters scan`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+from ..terminal import progress
+from .survey import Finding, Survey, scan
+
+_COLOURS = {"relative": "magenta", "vendored": "green"}
+
+
+@click.command("scan")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), metavar="PATH...")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@click.pass_context
+def command(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
+    """Find copies of the originals under PATH, whatever their files and functions are called. Reads only.
+
+    For each: the nearest original, how similar it is, what differs, names that it fails to define, and where it is
+    used. Exit code: 0 for no copy, 1 for copies, 2 if something that could hold one was not read.
+    """
+    with progress(MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn()) as report:
+        survey = scan(paths, progress=lambda done, total: report(done, total, "scanning"))
+    exit_code = _exit_code(survey)
+    if as_json:
+        click.echo(json.dumps(_as_json(survey, exit_code), indent=2))
+    else:
+        _show(survey)
+    ctx.exit(exit_code)
+
+
+def _exit_code(survey: Survey) -> int:
+    if any(unread.may_hide_a_copy for unread in survey.unread):
+        return 2
+    return 1 if survey.copies else 0
+
+
+def _show(survey: Survey) -> None:
+    for finding in survey.findings:
+        place = Path(finding.root, finding.path).as_posix()
+        click.secho(f"{place}: {_headline(finding)}", fg=_COLOURS.get(finding.kind, "yellow"))
+        for line in _details(finding):
+            click.echo(f"    {line}")
+    for unread in survey.unread:
+        click.echo(f"not read: {unread.path}: {unread.why}")
+    copies = len(survey.copies)
+    found = f"{copies} cop{'y' if copies == 1 else 'ies'} found" if copies else "no copy found"
+    click.echo(f"{found} in {'1 file' if survey.files == 1 else f'{survey.files:,} files'}")
+
+
+def _headline(finding: Finding) -> str:
+    if finding.kind == "vendored":
+        return f"vendored ({finding.adapter or 'unknown adapter'})"
+    if finding.kind == "relative":
+        return f"a relative that no adapter covers ({', '.join(finding.names)})"
+    alike = "exact" if finding.similarity == 100 else f"edited, {finding.similarity} % similar"
+    by = f"adapter {finding.adapter}" if finding.adapter else "no adapter covers it"
+    return f"{'inlined in a larger file, ' * (finding.kind == 'inlined')}{alike}: original {finding.variant} ({by})"
+
+
+def _details(finding: Finding) -> list[str]:
+    lines = []
+    for one in finding.differences:
+        where = f" (line {one.line})" if one.line else ""
+        lines.append(f"{one.name}{where}: {one.how}" + (f": {one.detail}" if one.detail else ""))
+    if finding.kind in ("inlined", "relative"):
+        lines += [f"{part.name}: lines {part.line} to {part.end}" for part in finding.definitions]
+    if finding.undefined:
+        lines.append("undefined: " + ", ".join(f"{one.name} (line {one.line})" for one in finding.undefined))
+    lines += finding.notes
+    return [*lines, *(f"{site.kind} {site.path}:{site.line}: {site.text}" for site in finding.sites)]
+
+
+def _as_json(survey: Survey, exit_code: int) -> dict[str, Any]:
+    findings = [asdict(finding) for finding in survey.findings]
+    for facts, finding in zip(findings, survey.findings, strict=True):
+        for key in ("differences", "definitions", "undefined", "sites"):
+            facts[key] = [one._asdict() for one in getattr(finding, key)]
+    unread = [{"path": one.path, "why": one.why} for one in survey.unread]
+    return {"findings": findings, "unread": unread, "files": survey.files, "exit_code": exit_code}

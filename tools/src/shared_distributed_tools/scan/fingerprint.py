@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: MIT
+"""What a definition is recognised by: hashes of its syntax. No source text is kept.
+
+Comments, layout, docstrings, annotations, imports inside a definition and the names of local variables do not count.
+What comes from torch and einops counts by its full name, however it was imported. The syntax is written out here and
+not by `ast.dump`, whose output changes between versions of Python: a hash made by one is known to the others.
+
+A definition has one hash, and one hash a statement. The first tells whether two definitions run the same code, the
+others how much of it they share.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from ..errors import ToolError
+
+KNOWN = Path(__file__).with_name("known.json")
+_PACKAGES = ("torch", "einops", "functools")  # whose names mean the same in every file; hashes depend on this list
+_USUAL = {"F": "torch.nn.functional"}  # what a name is taken for in a file that forgot to import it
+_LOCAL = re.compile("\0([^\0]+)\0")
+_IGNORED = frozenset({"annotation", "ctx", "kind", "returns", "simple", "type_comment", "type_params"})
+_Block = ast.stmt | ast.ExceptHandler | ast.match_case
+Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign
+
+
+@dataclass(frozen=True)
+class Known:
+    """A definition of a known file."""
+
+    hash: str
+    signature: str  # a function's parameters; nothing for others
+    tells: bool  # it gathers, and is long enough to be no coincidence: the family is recognised by these
+    statements: tuple[str, ...]  # a hash each
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A known file: its definitions by name, and the adapter that covers it, if one does."""
+
+    name: str
+    adapter: str | None
+    definitions: dict[str, Known]
+
+
+@dataclass(frozen=True, eq=False)
+class Definition:
+    """A function, a class or a `name = value` of a file."""
+
+    name: str
+    node: Node
+    known: Known
+    lines: tuple[int, ...]  # of its statements
+
+    @property
+    def first_line(self) -> int:
+        """The line that it begins at, decorators included."""
+        decorators = [] if isinstance(self.node, ast.Assign) else self.node.decorator_list
+        return min([self.node.lineno, *(one.lineno for one in decorators)])
+
+    @property
+    def last_line(self) -> int:
+        """The line that it ends at."""
+        return self.node.end_lineno or self.node.lineno
+
+
+def definitions(tree: ast.Module) -> list[Definition]:
+    """The definitions of a file, those under `if` and the like too. RecursionError where it is nested too deeply."""
+    names = imported_names(tree)
+    return [_definition(name, node, names) for name, node in _named(tree.body)]
+
+
+def _named(statements: Iterable[ast.AST]) -> Iterator[tuple[str, Node]]:
+    for node in statements:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            yield node.targets[0].id, node
+        elif isinstance(node, _Block):
+            yield from _named(ast.iter_child_nodes(node))
+
+
+def _definition(name: str, node: Node, names: dict[str, str]) -> Definition:
+    heads = list(_heads(node, names))
+    statements = tuple(_hash(head)[:8] for _, head in heads)
+    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    is_autograd = isinstance(node, ast.ClassDef) and is_autograd_function(node, names)
+    tells = gathers(node) and ((is_autograd and len(heads) >= 8) or (is_function and len(heads) >= 10))
+    signature = _signature(node.args) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ""
+    known = Known(_hash("\n".join(head for _, head in heads)), signature, tells, statements)
+    return Definition(name, node, known, tuple(line for line, _ in heads))
+
+
+def gathers(node: ast.AST) -> bool:
+    """Whether some code names something that gathers."""
+    words = (getattr(one, field, "") for one in ast.walk(node) for field in ("id", "attr", "name"))
+    return any("gather" in word.lower() for word in words if isinstance(word, str))
+
+
+def imported_names(tree: ast.Module) -> dict[str, str]:
+    """Names of torch and einops in a file -> their full names."""
+    names = dict(_USUAL)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return {name: full for name, full in names.items() if full.partition(".")[0] in _PACKAGES}
+
+
+def is_autograd_function(node: ast.ClassDef, names: dict[str, str]) -> bool:
+    """Whether a class derives from torch's autograd Function, by whatever name."""
+    return any(_text(base, names).rpartition(".")[2] == "Function" for base in node.bases)
+
+
+# ------------------------------------------------------------------ syntax as text
+
+
+def _heads(node: ast.AST, names: dict[str, str], place: str = "") -> Iterator[tuple[int, str]]:
+    """The line and the text of a statement without the blocks below it, then of each statement in these."""
+    fields = {field: value for field, value in ast.iter_fields(node) if value and field not in _IGNORED}
+    kind = type(node).__name__
+    if isinstance(node, ast.AnnAssign):
+        kind, fields["targets"] = "Assign", [fields.pop("target")]
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        names = {**names, **{local: f"\0{id(node)}.{local}\0" for local in _locals(node)}}
+    if not place:  # the definition itself, whose own name does not count
+        fields.pop("name", None)
+        fields.pop("targets", None)
+    blocks = {
+        field: value for field, value in fields.items() if isinstance(value, list) and isinstance(value[0], _Block)
+    }
+    said = [f"{field}={_text(value, names)}" for field, value in sorted(fields.items()) if field not in blocks]
+    line = getattr(node, "lineno", 0) or getattr(getattr(node, "pattern", None), "lineno", 0)
+    yield line, " ".join([place, kind, *said])
+    for field, block in blocks.items():
+        for child in block:
+            if not _says_nothing(child):
+                yield from _heads(child, names, f"{place}/{field}")
+
+
+def _locals(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    inside = list(ast.walk(node))
+    stored = {one.id for one in inside if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+    declared = {name for one in inside if isinstance(one, ast.Global | ast.Nonlocal) for name in one.names}
+    return stored - declared - {one.arg for one in inside if isinstance(one, ast.arg)}
+
+
+def _says_nothing(node: ast.AST) -> bool:
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    is_bare_annotation = isinstance(node, ast.AnnAssign) and node.value is None
+    return is_text or is_bare_annotation or isinstance(node, ast.Pass | ast.Import | ast.ImportFrom)
+
+
+def _text(value: object, names: dict[str, str]) -> str:
+    if isinstance(value, ast.Name):
+        return names.get(value.id, value.id)
+    if isinstance(value, ast.Attribute):
+        return f"{_text(value.value, names)}.{value.attr}"
+    if isinstance(value, ast.Constant):  # not repr: that of a large int is refused
+        return f"{type(value.value).__name__}:{hex(value.value) if type(value.value) is int else ascii(value.value)}"
+    if isinstance(value, ast.JoinedStr):  # versions of Python cut the plain text between its fields differently
+        parts = [str(one.value) if isinstance(one, ast.Constant) else _text(one, names) for one in value.values]
+        return f"JoinedStr({''.join(parts)})"
+    if isinstance(value, ast.arguments):
+        return f"({_signature(value)})"
+    if isinstance(value, list):
+        return f"[{','.join(_text(one, names) for one in value)}]"
+    if isinstance(value, ast.AST):
+        fields = [(field, one) for field, one in ast.iter_fields(value) if one and field not in _IGNORED]
+        return f"{type(value).__name__}({' '.join(f'{field}={_text(one, names)}' for field, one in fields)})"
+    return ascii(value)
+
+
+def _signature(arguments: ast.arguments) -> str:
+    """Parameters and their defaults, without annotations."""
+    bare = deepcopy(arguments)
+    for one in ast.walk(bare):
+        if isinstance(one, ast.arg):
+            one.annotation = None
+    return ast.unparse(bare)
+
+
+def _hash(text: str) -> str:
+    """A hash in which local names are numbers, in the order in which they appear."""
+    numbers: dict[str, int] = {}
+    numbered = _LOCAL.sub(lambda found: f"v{numbers.setdefault(found[1], len(numbers))}", text)
+    return sha256(numbered.encode("ascii", "backslashreplace")).hexdigest()[:16]
+
+
+# ------------------------------------------------------------------ known files
+
+
+def record(name: str, adapter: str | None, text: str) -> Variant:
+    """What a file is recognised by. ToolError where nothing in it could be, SyntaxError where it does not parse."""
+    found = {one.name: one.known for one in definitions(ast.parse(text)) if _counts(one)}
+    if not any(one.tells for one in found.values()):
+        msg = f"{name}: no autograd Function in it gathers, and no function of some length; scan would never find it"
+        raise ToolError(msg)
+    return Variant(name, adapter, found)
+
+
+def _counts(definition: Definition) -> bool:
+    return not isinstance(definition.node, ast.Assign) or gathers(definition.node)
+
+
+@cache
+def known_variants() -> tuple[Variant, ...]:
+    """The files that this release knows."""
+    return _decoded(KNOWN.read_text(encoding="utf-8"))
+
+
+def with_original(name: str, adapter: str, text: str) -> str:
+    """The text of known.json with one more original in it, or with a newer form of one that is in it already."""
+    variants = {one.name: one for one in known_variants()} | {name: record(name, adapter, text)}
+    return _encoded([variants[one] for one in sorted(variants)])
+
+
+def _decoded(text: str) -> tuple[Variant, ...]:
+    variants = []
+    for name, stored in json.loads(text).items():
+        facts = {}
+        for called, (whole, signature, tells, statements) in stored["definitions"].items():
+            facts[called] = Known(whole, signature, tells, tuple(statements.split()))
+        variants.append(Variant(name, stored["adapter"], facts))
+    return tuple(variants)
+
+
+def _encoded(variants: Iterable[Variant]) -> str:
+    stored = {}
+    for variant in variants:
+        facts = {
+            called: [known.hash, known.signature, known.tells, " ".join(known.statements)]
+            for called, known in variant.definitions.items()
+        }
+        stored[variant.name] = {"adapter": variant.adapter, "definitions": facts}
+    return json.dumps(stored, indent=1) + "\n"

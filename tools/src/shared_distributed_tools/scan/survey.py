@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+"""Finds copies of the known files in any tree, by structure. Reads only, and never imports what it looks at."""
+
+import ast
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from ..render.header import looks_generated, split
+from ..render.verify import undefined_names
+from ..repo.files import with_lf
+from ..repo.tree import Source, Tree, Unread
+from ..repo.uses import Site, find_uses
+from .compare import Comparison, Difference, nearest
+from .fingerprint import Definition, Variant, definitions, gathers, known_variants
+from .relatives import find_relative
+
+# every copy contains one of these words
+_WORDS = re.compile(r"gather|distributed|\bdist\b", re.IGNORECASE)
+_MAKES_NAMES = frozenset({"exec", "globals", "vars"})  # no text shows the names that these make
+
+
+class Part(NamedTuple):
+    """A definition of a copy: its lines, and the original's name for it."""
+
+    name: str
+    known: str
+    line: int
+    end: int
+
+
+class Undefined(NamedTuple):
+    """A name that nothing defines, and the line that uses it first."""
+
+    line: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A copy.
+
+    kind: "exact", "edited", "inlined" (in a larger file, exact or not), "relative" (no adapter covers it), or
+    "vendored" (already ours).
+    """
+
+    path: str  # below root, with forward slashes
+    root: str  # the PATH that was asked for, or the folder of a file that was
+    kind: str
+    variant: str | None = None
+    adapter: str | None = None
+    similarity: int = 0  # the share of common statements, in per cent; only an exact copy scores 100
+    differences: tuple[Difference, ...] = ()
+    definitions: tuple[Part, ...] = ()
+    undefined: tuple[Undefined, ...] = ()
+    notes: tuple[str, ...] = ()
+    sites: tuple[Site, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """What other files may import from it."""
+        return [part.name for part in self.definitions]
+
+    def holds(self, line: int) -> bool:
+        """Whether a line of the file is in one of the copy's definitions."""
+        return any(part.line <= line <= part.end for part in self.definitions)
+
+
+@dataclass
+class Survey:
+    """What a scan found."""
+
+    findings: list[Finding] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+    files: int = 0
+
+    @property
+    def copies(self) -> list[Finding]:
+        """Findings that are not ours already."""
+        return [finding for finding in self.findings if finding.kind != "vendored"]
+
+
+def scan(
+    paths: Iterable[Path],
+    variants: Sequence[Variant] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Survey:
+    """Look at every Python file under some paths, and list where copies are used.
+
+    progress: told how many files are done, and how many there are.
+    """
+    survey = Survey()
+    looked_at: set[Path] = set()
+    trees = [Tree(path) for path in sorted(set(paths), key=lambda path: (len(path.resolve().parts), path))]
+    total = sum(len(tree.files) for tree in trees)
+    for tree in trees:
+        found = []
+        for path in tree.files:
+            progress(survey.files, total)
+            real = (tree.root / path).resolve()
+            finding = None if real in looked_at else find_copy(tree, path, variants)
+            survey.files += real not in looked_at
+            looked_at.add(real)
+            found += [finding] if finding else []
+        survey.findings += [_with_sites(tree, finding) for finding in found]
+        survey.unread += [replace(one, path=(tree.root / one.path).as_posix()) for one in tree.unread]
+    survey.findings.sort(key=lambda finding: (finding.root, finding.path))
+    survey.unread = sorted(set(survey.unread))
+    return survey
+
+
+def find_copy(tree: Tree, path: str, variants: Sequence[Variant] | None = None) -> Finding | None:
+    """The copy in a file of a tree, or None; without the places that use it."""
+    content = tree.content(path)
+    if content is None or not _may_be_a_copy(content):
+        return None
+    if looks_generated(content):
+        return _vendored(tree, path, content)
+    source = tree.source(path)
+    try:
+        return None if source is None else _copy_in(tree, source, known_variants() if variants is None else variants)
+    except RecursionError:
+        tree.give_up(path, "nested too deeply")
+        return None
+
+
+def _may_be_a_copy(content: bytes) -> bool:
+    # Python reads identifiers in their compatibility form: `ｄｉｓｔ` is `dist`
+    text = content.decode("utf-8", "replace")
+    has_cookie = re.search(rb"coding[:=]", content[:400]) is not None
+    return has_cookie or _WORDS.search(text if text.isascii() else unicodedata.normalize("NFKC", text)) is not None
+
+
+def _vendored(tree: Tree, path: str, content: bytes) -> Finding:
+    header, _ = split(with_lf(content))
+    adapter = header.adapter if header else None
+    return Finding(path, str(tree.root), "vendored", adapter=adapter, notes=("see `adapters check`",))
+
+
+def _copy_in(tree: Tree, source: Source, variants: Sequence[Variant]) -> Finding | None:
+    found = definitions(source.tree) if gathers(source.tree) else []
+    comparison = nearest(found, variants)
+    relative = None if comparison is not None and comparison.is_near() else find_relative(source.tree)
+    if relative is not None:
+        part = Part(relative.name, "", relative.lineno, relative.end_lineno or relative.lineno)
+        finding = Finding(source.path, str(tree.root), "relative", definitions=(part,))
+        if comparison:
+            alike = _percent(comparison, is_exact=False)
+            note = f"nearest original: {comparison.variant.name}, {alike} % similar"
+            finding = replace(finding, similarity=alike, notes=(note,))
+        return _with_undefined(finding, source)
+    return _copy(tree, source, comparison, found) if comparison else None
+
+
+def _copy(tree: Tree, source: Source, comparison: Comparison, found: list[Definition]) -> Finding:
+    mine = [pair.mine for pair in comparison.pairs]
+    is_inlined = _size(source.tree) > 2 * sum(_size(one.node) for one in mine)
+    extra = [one for one in found if one not in mine and not is_inlined and not isinstance(one.node, ast.Assign)]
+    differences = (
+        *comparison.differences,
+        *(Difference(one.name, "extra", "", one.node.lineno) for one in extra),
+    )
+    finding = Finding(
+        source.path,
+        str(tree.root),
+        "inlined" if is_inlined else "edited" if differences else "exact",
+        comparison.variant.name,
+        comparison.variant.adapter,
+        _percent(comparison, is_exact=not differences),
+        differences,
+        tuple(Part(pair.mine.name, pair.name, pair.mine.first_line, pair.mine.last_line) for pair in comparison.pairs),
+    )
+    return _with_undefined(finding, source)
+
+
+def _size(node: ast.AST) -> int:
+    """How many statements some code has, imports aside."""
+    imports = (ast.Import, ast.ImportFrom)
+    return sum(isinstance(one, ast.stmt) and not isinstance(one, imports) for one in ast.walk(node))
+
+
+def _percent(comparison: Comparison, *, is_exact: bool) -> int:
+    return 100 if is_exact else min(99, int(100 * comparison.similarity))
+
+
+def _with_undefined(finding: Finding, source: Source) -> Finding:
+    """The names that nothing defines: of the whole file if that is the copy, else of the copy's definitions."""
+    nodes = list(ast.walk(source.tree))
+    has_star = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes)
+    if has_star or any(isinstance(node, ast.Name) and node.id in _MAKES_NAMES for node in nodes):
+        reason = "a star import" if has_star else "code that makes names as it runs"
+        return replace(finding, notes=(*finding.notes, f"undefined names: cannot tell, the file has {reason}"))
+    is_whole_file = finding.kind in ("exact", "edited")
+    missing = undefined_names(source.text)
+    first: dict[str, int] = {}
+    for node in nodes:
+        if isinstance(node, ast.Name) and node.id in missing and (is_whole_file or finding.holds(node.lineno)):
+            first[node.id] = min(node.lineno, first.get(node.id, node.lineno))
+    return replace(finding, undefined=tuple(sorted(Undefined(line, name) for name, line in first.items())))
+
+
+def _with_sites(tree: Tree, finding: Finding) -> Finding:
+    if finding.kind == "vendored" or len(tree.files) == 1:
+        return finding
+    return replace(finding, sites=tuple(use.site for use in find_uses(tree, finding.path, finding.names)))

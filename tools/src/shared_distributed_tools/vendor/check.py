@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""`adapters check`."""
+
+import json
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from ..catalog import CORE_DISTRIBUTION
+from ..errors import RefusalError
+from ..repo.dependencies import is_listed
+from ..repo.files import repo_root
+from ..repo.tree import Tree
+from ..terminal import print_table
+from .state import State, Vendored, find
+
+
+@click.command("check")
+@click.argument("repos", nargs=-1, type=click.Path(path_type=Path), metavar="[REPO]...")
+@click.option("--accept-edits", is_flag=True, help="A file with edits that are meant is good.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@click.pass_context
+def command(ctx: click.Context, repos: tuple[Path, ...], accept_edits: bool, as_json: bool) -> None:
+    """Say of each vendored file in REPO (default: here) whether it is current. Reads only, and needs no git.
+
+    Exit code 0 if every file is current or a shim, or the project is on the core; 1 if not; 2 if nothing is there.
+    """
+    seen = [file for repo in repos or (Path(),) for file in _checked(repo_root(repo))]
+    good = {State.CURRENT, State.SHIM} | ({State.EDITED} if accept_edits else set())
+    exit_code = int(any(file.state not in good for file in seen))
+    if as_json:
+        click.echo(json.dumps({"files": [_as_json(file) for file in seen], "exit_code": exit_code}, indent=2))
+    else:
+        table = Table("file", "adapter", "version", "state", "meaning")
+        for file in seen:
+            facts = (file.header.adapter, file.header.version) if file.header else ("", "")
+            state = Text(file.state.label, "green" if file.state in good else "red")
+            table.add_row(file.path, *facts, state, file.meaning)
+        print_table(table)
+    ctx.exit(exit_code)
+
+
+def _checked(repo: Path) -> list[Vendored]:
+    found = find(repo, Tree(repo))
+    if not found and is_listed(repo, CORE_DISTRIBUTION):
+        return [Vendored(repo, "(no file)", State.CURRENT, note=f"the project uses {CORE_DISTRIBUTION} itself")]
+    if not found:
+        msg = f"{repo}: nothing is vendored here; `adapters vendor NAME REPO` adds a file, `adapters scan` finds copies"
+        raise RefusalError(msg)
+    return found
+
+
+def _as_json(file: Vendored) -> dict[str, str | None]:
+    header = file.header
+    return {
+        "repo": str(file.repo),
+        "path": file.path,
+        "adapter": header.adapter if header else None,
+        "version": header.version if header else None,
+        "revision": header.revision if header else None,
+        "state": file.state.label,
+        "meaning": file.meaning,
+    }

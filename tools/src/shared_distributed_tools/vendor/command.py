@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+"""`adapters vendor`: `adapters migrate --to vendored`, with the adapter named."""
+
+from pathlib import Path
+
+import click
+
+from ..catalog import ADAPTERS, adapter_named
+from ..errors import RefusalError
+from ..repo.changes import carry_out
+from ..repo.files import repo_root
+from ..repo.tree import Tree
+from .content import afresh, refuse_missing_names
+from .state import State, inspect, locate
+
+
+@click.command("vendor")
+@click.argument("name", type=click.Choice(list(ADAPTERS)))
+@click.argument("repo", type=click.Path(path_type=Path))
+@click.option("--path", help="The file in REPO, where it is not found by itself.")
+@click.option("--accept-edits", is_flag=True, help="Go on without what somebody changed in the file.")
+@click.option("--write", is_flag=True, help="Make the change; without it, it is only shown.")
+def command(name: str, repo: Path, path: str | None, accept_edits: bool, write: bool) -> None:
+    """Put the adapter NAME into REPO as one file. Shows the diff; --write makes the change, and git undoes it."""
+    root, adapter = repo_root(repo), adapter_named(name)
+    seen = inspect(root, locate(root, adapter, path))
+    is_this = seen.header is not None and seen.header.adapter == name
+    if is_this and seen.state is State.CURRENT:
+        click.echo(f"{seen.path}: already current", err=True)
+        return
+    if is_this and not accept_edits and seen.state is not State.CONFLICT:
+        msg = f"{seen.path} is vendored already: {seen.meaning}. Use `adapters update {repo}`, or --accept-edits"
+        raise RefusalError(msg)
+    refuse_missing_names(Tree(root), seen.path, adapter)
+    changes = [afresh(seen, adapter, accept_edits=accept_edits)]
+    carry_out(root, changes, f"{seen.path} vendored from shared-distributed", write=write)

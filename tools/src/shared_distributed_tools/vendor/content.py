@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: MIT
+"""What a file in a repo becomes: the rendered file afresh, or this release merged with the edits made there."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..catalog import Adapter
+from ..errors import RefusalError
+from ..render import rendered_parts
+from ..render.header import hash_of, split
+from ..render.released import released
+from ..render.verify import undefined_names
+from ..repo.changes import Change, unified
+from ..repo.files import like, with_lf
+from ..repo.git import Checkout, merge
+from ..repo.tree import Tree
+from ..repo.uses import find_uses
+from ..scan.survey import find_copy
+from .state import State, Vendored
+
+
+@dataclass(frozen=True)
+class Update:
+    """A vendored file brought up to this release."""
+
+    change: Change
+    is_conflict: bool = False
+    broken: str = ""  # what a merge that is clean as text got wrong as Python
+
+
+def afresh(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> Change:
+    """The rendered file in the place of another. RefusalError where that would drop edits that were not accepted."""
+    if not accept_edits:
+        refuse_edits(seen, adapter)
+    header, body = rendered_parts(adapter.name)
+    return Change(seen.path, seen.raw, like(header.encode() + body, seen.raw))
+
+
+def refuse_edits(seen: Vendored, adapter: Adapter) -> None:
+    """RefusalError if a file has something that its adapter does not have: what it is, and how to go on."""
+    if seen.header is not None and seen.header.adapter != adapter.name:
+        msg = f"{seen.path} is the adapter {seen.header.adapter}; --accept-edits makes it {adapter.name}"
+        raise RefusalError(msg)
+    if seen.state.has_edits:
+        msg = f"{seen.path}: {seen.meaning}. --accept-edits goes on without the edits; git keeps them in its history"
+        raise RefusalError(msg)
+    if seen.state is State.NEWER:
+        msg = f"{seen.path}: {seen.meaning}"
+        raise RefusalError(msg)
+    if seen.state is State.ORIGINAL and seen.raw is not None:
+        _refuse_edited_copy(seen.repo / seen.path, seen.path, adapter)
+
+
+def _refuse_edited_copy(file: Path, path: str, adapter: Adapter) -> None:
+    finding = find_copy(Tree(file), file.name)
+    if finding is not None and finding.kind == "exact" and finding.adapter == adapter.name:
+        return
+    lines = [f"nothing in it is known as the original of {adapter.name}"]
+    if finding is not None and finding.adapter == adapter.name:
+        lines = [f"{one.name}: {one.how}" + (f": {one.detail}" if one.detail else "") for one in finding.differences]
+    listed = "\n".join(f"  {line}" for line in lines)
+    msg = (
+        f"{path} is not the original that {adapter.name} replaces:\n{listed}\n"
+        f"`adapters parity {file} --adapter {adapter.name}` shows what behaves differently; --accept-edits goes on"
+    )
+    raise RefusalError(msg)
+
+
+def refuse_missing_names(tree: Tree, path: str, adapter: Adapter) -> None:
+    """RefusalError if the tree imports from a file what its adapter does not have."""
+    found = find_copy(tree, path) if path in tree.files else None
+    uses = find_uses(tree, path, [*adapter.api, *(found.names if found else [])])
+    missing = [
+        f"  {use.site.path}:{use.site.line}: {name}"
+        for use in uses
+        for name in (use.bound.values() if use.kind == "import" else [use.name])
+        if name.partition("/")[0] not in (*adapter.api, "", "*") and use.source.path != path
+    ]
+    if missing:
+        lines = "\n".join(dict.fromkeys(missing))
+        msg = f"{adapter.name} has no such name; move it to a file of your own, commit, and run this again:\n{lines}"
+        raise RefusalError(msg)
+
+
+def updated(seen: Vendored) -> Update:
+    """A vendored file as this release has it, with the edits that were made to it."""
+    if seen.state in (State.NEWER, State.CONFLICT) or seen.header is None:
+        help_ = (
+            "" if seen.header else "; restore it (`git log -p`), or `adapters vendor --accept-edits` renders it anew"
+        )
+        msg = f"{seen.path}: {seen.meaning}{help_}"
+        raise RefusalError(msg)
+    if seen.state in (State.CURRENT, State.EDITED):
+        return Update(Change(seen.path, seen.raw, seen.raw or b""))
+    header, body = rendered_parts(seen.header.adapter)
+    if seen.state is State.STALE:
+        return Update(Change(seen.path, seen.raw, like(header.encode() + body, seen.raw)))
+    merged, is_conflict = merge(seen.body, _base(seen, body), body)
+    text = header.encode() + merged
+    broken = "" if is_conflict else _broken(text)
+    return Update(Change(seen.path, seen.raw, like(text, seen.raw)), is_conflict, broken)
+
+
+def _broken(text: bytes) -> str:
+    try:
+        missing = undefined_names(text.decode())
+    except SyntaxError as error:
+        return f"line {error.lineno} no longer parses"
+    except UnicodeDecodeError:
+        return "it is not UTF-8"
+    return f"nothing defines {', '.join(sorted(missing))}" if missing else ""
+
+
+# ------------------------------------------------------------------ the body before its edits
+
+
+def _base(seen: Vendored, ours: bytes) -> bytes:
+    """The body that has the header's hash: from a release, else from any commit. RefusalError where neither has it."""
+    assert seen.header is not None
+    wanted = seen.header.body
+    found = released(wanted)
+    if found is not None:
+        return found
+    checkout = Checkout.around(seen.repo)
+    nearest = None
+    for blob in checkout.blobs_with(wanted) if checkout else ():
+        header, body = split(with_lf(blob))
+        if hash_of(body) == wanted:
+            return body
+        if header is not None and header.body == wanted:
+            nearest = body  # the last one is the oldest
+    raise RefusalError(_no_base(seen, ours, nearest, checkout))
+
+
+def _no_base(seen: Vendored, ours: bytes, nearest: bytes | None, checkout: Checkout | None) -> str:
+    if checkout is None:
+        why = "this is no git repository"
+    elif checkout.is_shallow:
+        why = "this clone is shallow; `git fetch --unshallow` brings the rest"
+    elif nearest is not None:
+        why = "a hook reformatted the file, or it was edited, in the commit that brought it"
+    else:
+        why = "no commit has it: it was squashed with later edits, or its branch is gone"
+    start, label = (seen.body, "your file") if nearest is None else (nearest, "as first committed")
+    diffs = [] if nearest is None else [unified(nearest, seen.body, label, "your edits")]
+    diffs += [unified(start, ours, label, "this release")]
+    return "\n".join(
+        [
+            f"{seen.path} has edits, and the body that they were made to is lost: no release rendered it, and {why}.",
+            "Merge by hand: `adapters vendor --accept-edits` renders it anew; then make the edits again.",
+            *diffs,
+        ]
+    )

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: MIT
+"""Where the vendored files of a repo are, and the state of each. Reads only, and needs no git: two hashes tell."""
+
+import os
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from ..catalog import ADAPTERS, Adapter
+from ..errors import RefusalError
+from ..render import rendered_parts
+from ..render.header import Header, hash_of, looks_generated, split
+from ..render.shim import shim_of
+from ..repo.files import checked, read, with_lf
+from ..repo.tree import Tree
+
+
+class State(Enum):
+    """The state of a file, and what it means."""
+
+    CURRENT = "current", "as this release renders it"
+    STALE = "stale", "not edited, but this release renders something else; `adapters update` brings it"
+    EDITED = "edited", "edited here; without the edits, as this release renders it"
+    BOTH = "both", "edited here, and this release renders something else; `adapters update` merges them"
+    CONFLICT = "conflict", "conflict markers of an update are left; resolve them"
+    NEWER = "newer", "rendered by a later release than this one, and left as it is; upgrade the tools"
+    SHIM = "shim", "the code comes from the installed adapter"
+    ORIGINAL = "original", "the project's own copy; `adapters vendor` replaces it"
+
+    def __init__(self, label: str, meaning: str) -> None:
+        self.label = label
+        self.meaning = meaning
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing has to be done."""
+        return self in (State.CURRENT, State.SHIM)
+
+    @property
+    def has_edits(self) -> bool:
+        """Whether replacing the file would drop what somebody wrote into it."""
+        return self in (State.EDITED, State.BOTH, State.CONFLICT)
+
+
+@dataclass(frozen=True)
+class Vendored:
+    """One file of a repo, as it is. `text` and `body` have LF, whatever the file has."""
+
+    repo: Path
+    path: str  # in the repo, with forward slashes
+    state: State
+    raw: bytes | None = None  # None: there is no such file
+    header: Header | None = None  # None: no header of ours, or one that cannot be read
+    note: str = ""
+
+    @property
+    def text(self) -> bytes:
+        """The whole file."""
+        return with_lf(self.raw or b"")
+
+    @property
+    def body(self) -> bytes:
+        """What stands below the header."""
+        return split(self.text)[1]
+
+    @property
+    def meaning(self) -> str:
+        """What the state means for this file."""
+        return self.note or self.state.meaning
+
+
+def find(repo: Path, tree: Tree) -> list[Vendored]:
+    """Every vendored file and shim of a repo; where there is none, the files that an adapter would replace."""
+    ours = [path for path in tree.files if is_kept(path) and _is_ours(repo / path)]
+    if not ours:
+        ours = [path for adapter in ADAPTERS.values() for path in places(repo, adapter)]
+    return [inspect(repo, repo / path) for path in sorted(set(ours)) if os.path.lexists(repo / path)]
+
+
+def is_kept(path: str) -> bool:
+    """Whether a file is the project's own: not a build's copy, nor in a hidden folder."""
+    folders = path.split("/")[:-1]
+    return folders[:1] not in (["build"], ["dist"]) and not any(folder.startswith(".") for folder in folders)
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        with file.open("rb") as stream:
+            head = stream.read(4096)  # a header, or a whole shim
+    except OSError as error:
+        msg = f"{file} cannot be read: {error.strerror}; make it readable first"
+        raise RefusalError(msg) from error
+    return looks_generated(head) or shim_of(head) is not None
+
+
+def inspect(repo: Path, file: Path) -> Vendored:
+    """One file, judged by itself."""
+    path = checked(repo, file).relative_to(repo).as_posix()
+    raw = read(file)
+    if raw is None:
+        return Vendored(repo, path, State.ORIGINAL, note="no file here")
+    adapter = shim_of(raw)
+    if adapter is not None:
+        return Vendored(repo, path, State.SHIM, raw, note=f"the code comes from {adapter.distribution}")
+    if not looks_generated(raw):
+        return Vendored(repo, path, State.ORIGINAL, raw)
+    header, body = split(with_lf(raw))
+    if header is None:
+        return Vendored(repo, path, State.EDITED, raw, note="its header was changed and cannot be read")
+    return Vendored(repo, path, *_judged(header, body, raw))
+
+
+def _judged(header: Header, body: bytes, raw: bytes) -> tuple[State, bytes, Header, str]:
+    if header.adapter not in ADAPTERS:
+        return State.NEWER, raw, header, f"this release has no adapter {header.adapter}; upgrade the tools"
+    ours = rendered_parts(header.adapter)[0]
+    is_edited = hash_of(body) != header.body
+    is_stale = header.body != ours.body  # by content: a version that renders the same is no reason to touch a file
+    if is_edited and has_markers(body):
+        return State.CONFLICT, raw, header, ""
+    if is_stale and _is_newer(header.version, ours.version):
+        edited = "; it has edits too" if is_edited else ""
+        return State.NEWER, raw, header, f"rendered by the later {header.version}; upgrade the tools{edited}"
+    state = {
+        (False, False): State.CURRENT,
+        (True, False): State.STALE,
+        (False, True): State.EDITED,
+        (True, True): State.BOTH,
+    }[is_stale, is_edited]
+    return state, raw, header, ""
+
+
+def has_markers(body: bytes) -> bool:
+    """Whether a merge's conflict markers are left."""
+    return any(line.startswith((b"<<<<<<< ", b">>>>>>> ")) for line in body.split(b"\n"))
+
+
+def _is_newer(theirs: str, ours: str) -> bool:
+    try:
+        return Version(theirs) > Version(ours)
+    except InvalidVersion:
+        return False
+
+
+# ------------------------------------------------------------------ where the file of an adapter goes
+
+
+def locate(repo: Path, adapter: Adapter, path: str | None) -> Path:
+    """The file that an adapter replaces: the one asked for, else where one of the known layouts has it."""
+    if path is not None:
+        if not path.endswith(".py"):
+            msg = f"{path} is not a Python module; give a path that ends in .py"
+            raise RefusalError(msg)
+        return checked(repo, path)
+    found = places(repo, adapter)
+    if not found:
+        package = adapter.target.partition("/")[0]
+        flat = f", nor a distributed.py beside {adapter.flat_beside}" if adapter.flat_beside else ""
+        msg = f"{repo} has no package {package}{flat}; say where the file goes with --path"
+        raise RefusalError(msg)
+    if len(found) > 1:
+        msg = f"{repo} could mean {' or '.join(found)}; say which with --path"
+        raise RefusalError(msg)
+    return checked(repo, found[0])
+
+
+def places(repo: Path, adapter: Adapter) -> list[str]:
+    """Where the layout of a repo would have an adapter's file."""
+    package = repo / adapter.target.partition("/")[0]
+    found = [adapter.target] if (package / "__init__.py").is_file() else []
+    flat = Path(adapter.target).name
+    if adapter.flat_beside and (repo / adapter.flat_beside).is_file() and os.path.lexists(repo / flat):
+        found.append(flat)
+    return found
