@@ -12,37 +12,38 @@ OK: dict[str, Any] = {"shape": (2, 3)}
 
 # what each of two ranks passes -> the error's class and words that its message must hold
 ALONE_BAD: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
-    "dim out of range": ([OK, {"dim": 2}], ["rank 1 of 2", "dim 2 is out of range", "(2, 3)"]),
-    "negative dim out of range": ([{"dim": -3}, OK], ["rank 0 of 2", "dim -3 is out of range"]),
-    "dim not an int": ([{"dim": "x"}, OK], ["rank 0 of 2", "dim must be an int, got 'x'"]),
-    "0-d tensor": ([OK, {"shape": ()}], ["rank 1 of 2", "0-d tensor"]),
-    "0-d on every rank": ([{"shape": ()}, {"shape": ()}], ["rank 0 of 2", "rank 1 of 2", "0-d tensor"]),
-    "too many dims": ([OK, {"shape": (1,) * 25}], ["rank 1 of 2", "25 dimensions", "at most 24"]),
-    "not a tensor": ([OK, {"kind": "not a tensor"}], ["rank 1 of 2", "expected a tensor, got float"]),
-    "sparse": ([{"kind": "sparse"}, OK], ["rank 0 of 2", "dense", "sparse_coo"]),
-    "on no served device": ([OK, {"kind": "meta"}], ["rank 1 of 2", "on meta", "the process group serves"]),
+    "dim out of range": ([OK, {"dim": 2}], ["rank 1 of 2", "dim 2", "(2, 3)", "float32"]),
+    "negative dim out of range": ([{"dim": -3}, OK], ["rank 0 of 2", "dim -3", "(2, 3)"]),
+    "dim not an int": ([{"dim": "x"}, OK], ["rank 0 of 2", "dim x", "(2, 3)"]),
+    "dim is None": ([OK, {"dim": None}], ["rank 1 of 2", "dim None", "(2, 3)"]),
+    "0-d tensor": ([OK, {"shape": ()}], ["rank 1 of 2", "()", "dim 0"]),
+    "0-d on every rank": ([{"shape": ()}, {"shape": ()}], ["rank 0 of 2", "rank 1 of 2", "()"]),
+    "not a tensor": ([OK, {"kind": "not a tensor"}], ["rank 1 of 2", "float,", "dense tensor"]),
+    "sparse": ([{"kind": "sparse"}, OK], ["rank 0 of 2", "(2, 3)", "dense tensor"]),
+    "on no served device": ([OK, {"kind": "meta"}], ["rank 1 of 2", "(2, 3)", "on cpu"]),
 }
 
 DISAGREE: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
-    "ndim": ([OK, {"shape": (2, 3, 1)}], ["rank 0", "(2, 3)", "rank 1", "(2, 3, 1)"]),
+    "ndim": ([OK, {"shape": (2, 3, 1)}], ["rank 0 of 2", "(2, 3)", "rank 1 of 2", "(2, 3, 1)"]),
+    "many dims": ([OK, {"shape": (1,) * 30}], ["(2, 3)", str((1,) * 30)]),
     "dtype": ([OK, {"dtype": "float64"}], ["float32", "float64"]),
     "dtype of one width": ([{"dtype": "float16"}, {"dtype": "bfloat16"}], ["float16", "bfloat16"]),
     "another dimension": ([OK, {"shape": (2, 4)}], ["(2, 3)", "(2, 4)"]),
-    "dim": ([OK, {"dim": 1}], ["dim 0", "dim 1"]),
+    "dim": ([OK, {"dim": 1}], ["dim=0", "dim=1"]),
     "same bytes, other shape": ([{"shape": (2, 3, 4)}, {"shape": (2, 4, 3)}], ["(2, 3, 4)", "(2, 4, 3)"]),
 }
 
 GIVEN: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
-    "sizes too short": ([{"sizes": [2]}, {"sizes": [2, 2]}], ["rank 0 of 2", "1 entries for 2 ranks"]),
-    "sizes negative": ([{"sizes": [2, -1]}, {"sizes": [2, 2]}], ["rank 0 of 2", "negative", "(2, -1)"]),
-    "sizes not matching": ([{"sizes": [2, 2]}, {"sizes": [2, 3]}], ["rank 1 of 2", "say 3", "(2, 3) is 2"]),
-    "sizes not whole": ([{"sizes": [2, 2]}, {"sizes": [2, 1.5]}], ["rank 1 of 2", "whole number", "1.5"]),
-    "sizes a float": ([{"sizes": 2.0}, {"sizes": [2, 2]}], ["rank 0 of 2", "whole number", "2.0"]),
+    "sizes too short": ([{"sizes": [2]}, {"sizes": [2, 2]}], ["rank 0", "(2,)", "2 ranks"]),
+    "sizes negative": ([{"sizes": [2, -1]}, {"sizes": [2, 2]}], ["rank 0", "(2, -1)"]),
+    "sizes not matching": ([{"sizes": [2, 2]}, {"sizes": [2, 3]}], ["rank 1", "(2, 3) torch.float32", "rank 1 has 2"]),
+    "sizes not whole": ([{"sizes": [2, 2]}, {"sizes": [2, 1.5]}], ["rank 1", "float"]),
+    "sizes a float": ([{"sizes": 2.0}, {"sizes": [2, 2]}], ["rank 0", "float"]),
 }
 
 CHECKED_ONLY: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
-    "sizes differ elsewhere": ([{"sizes": [2, 1]}, {"sizes": [2, 2]}], ["sizes given"]),
-    "sizes on one rank only": ([{"sizes": [2, 2]}, OK], ["sizes given"]),
+    "sizes differ elsewhere": ([{"sizes": [2, 1]}, {"sizes": [2, 2]}], ["(2, 1)", "(2, 2)"]),
+    "sizes on one rank only": ([{"sizes": [2, 2]}, OK], ["(2, 2)", "None"]),
     "dtype": ([{"sizes": [2, 2]}, {"sizes": [2, 2], "dtype": "float64"}], ["float32", "float64"]),
 }
 
@@ -53,8 +54,7 @@ def expect_same_error(outcomes: list[Any], error: str, words: list[str]) -> None
     assert {outcome.error for outcome in outcomes} == {error}, outcomes
     assert len({outcome.message for outcome in outcomes}) == 1
     assert "GatherError" in outcomes[0].bases
-    for word in words:
-        assert word in outcomes[0].message
+    assert [word for word in words if word not in outcomes[0].message] == [], outcomes[0].message
 
 
 def run_bad(
@@ -105,9 +105,8 @@ def test_bad_sizes_without_the_check_raise_on_the_rank_that_sees_it(case: str, b
     both = [bad, bad] if case != "sizes not matching" else [{"sizes": [3, 2]}, {"sizes": [2, 3]}]
     outcomes = run_bad(worlds, backend, "core sum", both)
     assert [outcome.error for outcome in outcomes] == ["BadInputError"] * 2
-    assert f"rank {rank} of 2" in outcomes[rank].message
-    for word in words[1:]:
-        assert word in outcomes[rank].message
+    assert f"rank {rank}" in outcomes[rank].message
+    assert [word for word in words if word not in outcomes[rank].message] == [], outcomes[rank].message
 
 
 @pytest.mark.parametrize("check", [False, True])
@@ -116,14 +115,15 @@ def test_reduce_scatter_checks_its_sizes(check: bool, backend: str, worlds: Worl
     world = worlds.get(backend, 2)
     outcomes = world.run("ranks.calls:call_reduce_scatter", [(4, 3)] * 2, [[2, 3]] * 2, 0, check)
     assert [outcome.error for outcome in outcomes] == ["BadInputError"] * 2
-    assert "add up to 5, but dim 0 of shape (4, 3) is 4" in outcomes[0].message
+    assert "(4, 3)" in outcomes[0].message
+    assert "[2, 3]" in outcomes[0].message
 
 
 def test_reduce_scatter_finds_disagreement_with_the_check_on(backend: str, worlds: Worlds) -> None:
     """Sizes that add up on each rank but differ between them."""
     world = worlds.get(backend, 2)
     outcomes = world.run("ranks.calls:call_reduce_scatter", [(4, 3)] * 2, [[2, 2], [1, 3]], 0, True)
-    expect_same_error(outcomes, "DisagreementError", ["reduce_scatter", "sizes given", "(4, 3)"])
+    expect_same_error(outcomes, "DisagreementError", ["reduce_scatter", "(2, 2)", "(1, 3)"])
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,11 @@ def test_different_operations_raise_everywhere(backend: str, worlds: Worlds) -> 
 def test_different_gradients_raise_everywhere(backend: str, worlds: Worlds) -> None:
     """grad='sum' on one rank and 'local' on the other would hang in the backward."""
     world = worlds.get(backend, 2)
-    expect_same_error(world.run("ranks.calls:different_grad", ["sum", "local"]), "DisagreementError", ["sum", "local"])
+    expect_same_error(
+        world.run("ranks.calls:different_grad", ["sum", "local"]), "DisagreementError", ["=True", "=False"]
+    )
     outcomes = world.run("ranks.calls:different_grad", ["sum", "mean"])
-    expect_same_error(outcomes, "BadInputError", ["rank 1 of 2", "'sum' or 'local', got 'mean'"])
+    expect_same_error(outcomes, "BadInputError", ["rank 1 of 2", "'mean'"])
 
 
 def test_different_grad_modes_raise_where_a_gradient_is_summed(backend: str, worlds: Worlds) -> None:
@@ -163,7 +165,7 @@ def test_different_grad_modes_raise_where_a_gradient_is_summed(backend: str, wor
     world = worlds.get(backend, 2)
     run = "ranks.calls:different_grad_mode"
     outcomes = world.run(run, [True, True], [True, False], "sum")
-    expect_same_error(outcomes, "DisagreementError", ["ranks [0] of 2 want", "ranks [1] cannot take part"])
+    expect_same_error(outcomes, "DisagreementError", ["rank 1 of 2", "(2, 3)", "grad mode off"])
     assert [o.value for o in world.run(run, [True, True], [True, False], "local")] == [True, False]
     assert [o.value for o in world.run(run, [False, False], [True, False], "sum")] == [False, False]
     assert [o.value for o in world.run(run, [True, True], [False, False], "sum")] == [False, False]
@@ -174,4 +176,4 @@ def test_wrong_given_sizes_end_in_an_error_not_a_hang() -> None:
     with World("gloo", 2, deadlines=Deadlines(collective=2.0, case=10.0, kill=12.0)) as world:
         answers = world.run("ranks.calls:with_sizes", [[2, 2], [2, 3]])
         assert [outcome.error for outcome in answers] == ["TransportError", "BadInputError"]
-        assert "sizes at rank 1 say 3" in answers[1].message
+        assert "rank 1 has 2" in answers[1].message

@@ -81,9 +81,9 @@ def test_compiled_disagreement_raises_on_every_rank(backend: str, worlds: Worlds
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("shape", "rank 1: all_gather of 'a' (2,) float32, 'b' (2, 4) float32"),
-        ("key", "rank 1: all_gather of 'a' (2,) float32, 'c' (2, 3) float32"),
-        ("gradient", "ranks [1] cannot take part"),
+        ("shape", "(2, 4) torch.float32"),
+        ("key", "['a', 'c']"),
+        ("gradient", "grad mode off"),
     ],
 )
 def test_compiled_dicts_that_clash_raise_on_every_rank(how: str, words: str, backend: str, worlds: Worlds) -> None:
@@ -100,7 +100,7 @@ def test_compiled_ranks_that_differ_in_requires_grad_are_told(backend: str, worl
     """No input is replaced in a compiled region: all ranks raise where only some want a summed gradient."""
     outcomes = worlds.get(backend, 2).run("ranks.compiled:compiled_wants", [True, False])
     assert [outcome.error for outcome in outcomes] == ["DisagreementError"] * 2
-    assert "ranks [1] cannot take part" in outcomes[0].message
+    assert "grad mode off" in outcomes[0].message
     assert [o.value for o in worlds.get(backend, 2).run("ranks.compiled:compiled_wants", [False, False])] == [False] * 2
 
 

@@ -17,7 +17,7 @@ TIMEOUT = 5.0  # long enough for a busy machine to get to the stage that is mean
 # the group's timeout, 5 seconds for the store at most, and room for a busy machine
 DEADLINES = Deadlines(collective=TIMEOUT, case=TIMEOUT + 18, kill=TIMEOUT + 20)
 OPERATION = {
-    "exchange": "all_gather: exchange of sizes",
+    "exchange": "exchange of sizes",
     "between": "gather of torch.float32 ((1, 2, 3, 4), 3) along dim 0",
     "data": "gather of torch.float32 ((1048576, 1048576, 1048576, 1048576), 4) along dim 0",
     "backward": "sum over ranks of torch.float32 ((1, 2, 3, 4), 3) along dim 0",
@@ -86,7 +86,7 @@ def test_a_lost_store_is_said(how: str, answers: Callable[[str], list[Any]]) -> 
     for rank, seen in enumerate(answers(f"store-{how}")):
         if rank != 0:
             assert seen.error == "TransportError", seen
-            assert seen.message.startswith(f"all_gather: exchange of sizes failed on rank {rank} of 3")
+            assert seen.message.startswith(f"exchange of sizes failed on rank {rank} of 3")
             assert "The other ranks could not be asked: the store" in seen.message
 
 
@@ -106,7 +106,7 @@ def test_a_rank_that_skips_its_backward_is_told_what_the_others_are_in(answers: 
     seen = answers("goes on")
     assert [one.error for one in seen] == ["TransportError"] * 3, seen
     for rank in (0, 2):
-        assert "rank 1 failed in: all_gather: exchange of sizes" in seen[rank].message
+        assert "rank 1 failed in: exchange of sizes" in seen[rank].message
         assert f"rank {rank} failed in: sum over ranks of torch.float32" in seen[1].message
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 CARRIED = "src/shared_distributed_tools/_sources"
+CARRIED_FILES = ("LICENSE", "contract.json", "src/*/*.py")
 
 
 class CarrySources(BuildHookInterface[Any]):
@@ -27,7 +28,7 @@ class CarrySources(BuildHookInterface[Any]):
         projects = [manifest.parent for manifest in manifests]
         files = [
             *manifests,
-            *[file for project in projects for file in (*project.glob("contract.json"), *project.glob("src/*/*.py"))],
+            *[file for project in projects for name in CARRIED_FILES for file in project.glob(name)],
         ]
         inside = CARRIED if self.target_name == "sdist" else CARRIED.removeprefix("src/")
         for file in sorted(files):

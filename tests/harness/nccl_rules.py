@@ -18,6 +18,7 @@ with an exchange of what each rank is about to do, so that all hear of a broken 
 Not shown: kernels, streams, memory of any device but the CPU, how NCCL times out.
 """
 
+import importlib.util
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -50,12 +51,15 @@ class RuleBroken(AssertionError):
 
 
 def register() -> None:
-    """Make the backend known to torch, and give it NCCL's rows of the core's transport tables."""
-    from shared_distributed import _transport
+    """Make the backend known to torch, and give it NCCL's row of the package's table of transports.
 
+    A vendored file has no such table: it goes by the "nccl" in a backend's name.
+    """
     dist.Backend.register_backend(NAME, NcclRules, devices=["cpu"])
-    _transport._GATHER[NAME] = _transport._GATHER["nccl"]
-    _transport._SUM[NAME] = _transport._SUM["nccl"]
+    if importlib.util.find_spec("shared_distributed") is not None:
+        from shared_distributed._fast import TRANSPORTS
+
+        TRANSPORTS[NAME] = TRANSPORTS["nccl"]
 
 
 class Started(dist.Work):

@@ -7,6 +7,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -218,18 +219,10 @@ def spear_asks_every_time() -> tuple[Any, list[int]]:
 def backward_arity(name: str, function: str) -> int:
     """How many gradients an adapter's backward returns."""
     cls = getattr(adapter(name), function)
-    original, seen = cls.backward, []
-
-    def spy(ctx: Any, *grads: Any) -> Any:
-        seen.append(original(ctx, *grads))
-        return seen[-1]
-
-    cls.backward = staticmethod(spy)
-    x = torch.ones(dist.get_rank() + 1, device=device(), requires_grad=True)
-    extra = [False] if name == "musiclm" else []
-    cls.apply(x, 0, None, *extra)[0].sum().backward()
-    cls.backward = staticmethod(original)
-    return len(seen[0])
+    arguments = (torch.ones(dist.get_rank() + 1, device=device()), 0, None, *([False] if name == "musiclm" else []))
+    ctx = SimpleNamespace(needs_input_grad=[True, *[False] * (len(arguments) - 1)])
+    gathered, _ = cls.forward(ctx, *arguments)
+    return len(cls.backward(ctx, torch.ones_like(gathered), None))
 
 
 def st_moe_helpers() -> dict[str, Any]:

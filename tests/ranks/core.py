@@ -15,7 +15,7 @@ from harness.worker import device, place
 from oracle import Case, Result, upstream, values
 from ranks.gather import gather_by, make_input, run_case
 
-transport = importlib.import_module("shared_distributed._transport")
+fast = importlib.import_module("shared_distributed._fast")
 
 DENSE = [
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex32",
@@ -75,14 +75,13 @@ def counted(subject: str, case: Case) -> tuple[list[tuple[str, int, int]], list[
 @contextmanager
 def forced(gather: str, total: str, small: int) -> Iterator[None]:
     """Only the named transports, with `small` as the border between small and large."""
-    saved = transport._GATHER, transport._SUM, transport._SMALL
-    transport._GATHER = {place().backend: getattr(transport, gather)}
-    transport._SUM = {place().backend: getattr(transport, total)}
-    transport._SMALL = small
+    saved, backend = (fast.TRANSPORTS, fast._SMALL), place().backend
+    ways = fast.TRANSPORTS[backend]._replace(gather=getattr(fast, gather), total=getattr(fast, total))
+    fast.TRANSPORTS, fast._SMALL = {backend: ways}, small
     try:
         yield
     finally:
-        transport._GATHER, transport._SUM, transport._SMALL = saved
+        fast.TRANSPORTS, fast._SMALL = saved
 
 
 def run_forced(gather: str, total: str, small: int, cases: list[Case]) -> list[Result]:
@@ -156,18 +155,18 @@ def in_subgroup(members: list[int]) -> Any:
     weight = torch.arange(1.0, len(gathered) + 1, device=device()).unsqueeze(1) * (position + 1)
     (gathered * weight).sum().backward()
     assert x.grad is not None
-    local, _ = core.AllGather(grad="local", group=group)(x.detach())
+    y = x.detach().requires_grad_()
+    local, _ = core.AllGather(grad="local", group=group)(y)
+    (local * weight).sum().backward()
+    assert y.grad is not None
     layout = core.RowLayout(sizes, group=group)
     return {
         "gathered": gathered[:, 0].tolist(),
         "sizes": sizes,
         "gradient": x.grad[:, 0].tolist(),
         "local": torch.equal(local, gathered),
+        "local gradient": y.grad[:, 0].tolist(),
         "rows": (layout.rows.start, layout.rows.stop),
-        "variable": core.all_gather_variable_dim(x, group=group)[1].tolist(),
-        "same": [t.item() for t in core.all_gather_same_dim(torch.tensor(rank, device=device()), group=group)],
-        "sizes of": core.gather_sizes(x, dim=0, group=group).tolist(),
-        "split": core.split_by_rank(tuple(torch.full((i,), i) for i in range(len(members))), group=group)[0].tolist(),
         "scattered": core.reduce_scatter(torch.ones(sum(sizes), device=device()), sizes=sizes, group=group).tolist(),
     }
 
@@ -250,11 +249,22 @@ def several_that_clash(how: str) -> Any:
         return attempt(lambda: core.all_gather({"a": a, "c" if rank else "b": b})[1])
     if how == "one key":
         return attempt(lambda: core.all_gather({"b" if rank else "a": a})[1])
-    if how == "too many":
+    if how == "one more":
         return attempt(lambda: core.all_gather([a.requires_grad_()] * (62 if rank else 61))[1])
     if how == "a list in a dict":
         return attempt(lambda: core.all_gather({"a": a, "b": [b] if rank else b})[1])
     return attempt(lambda: core.all_gather([a, b])[1])
+
+
+def a_hundred_tensors() -> tuple[list[list[float]], list[float | None]]:
+    """What is gathered of each, and the gradient, in whole rows, of those that this rank wants one of."""
+    rank = dist.get_rank()
+    xs = [torch.full((rank + 1,), i + rank / 2, device=device()) for i in range(100)]
+    for i, x in enumerate(xs):
+        x.requires_grad_(i % 2 == rank or i == 99)
+    gathered, _ = core.all_gather(xs)
+    sum((rank + 1) * (i + 1) * y.sum() for i, y in enumerate(gathered)).backward()
+    return [y.tolist() for y in gathered], [None if x.grad is None else x.grad[0].item() for x in xs]
 
 
 def asynchronously(rows: int) -> dict[str, Any]:

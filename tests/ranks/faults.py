@@ -19,7 +19,7 @@ from harness.hosts import address
 from harness.worker import place
 from oracle import values
 
-transport = importlib.import_module("shared_distributed._transport")
+fast = importlib.import_module("shared_distributed._fast")
 
 LARGE = (1 << 20, 4)  # 16 MiB a rank: point to point, and long enough to be in the middle of
 
@@ -64,14 +64,13 @@ def _arm(stage: str, number: int) -> None:
         os.kill(os.getpid(), number)
 
     if stage == "exchange":
-        agreement = importlib.import_module("shared_distributed._agreement")
-        agreement.exchange_header = strike
+        fast.TRANSPORTS["gloo"] = fast.TRANSPORTS["gloo"]._replace(exchange=strike)
     elif stage == "between":
-        transport._GATHER = {"gloo": strike}
+        fast.TRANSPORTS["gloo"] = fast.TRANSPORTS["gloo"]._replace(gather=strike)
     elif stage == "data":
         dist.isend = strike  # later, a rank may have all that it needs of this one
     else:
-        transport._SUM = {"gloo": strike}
+        fast.TRANSPORTS["gloo"] = fast.TRANSPORTS["gloo"]._replace(total=strike)
 
 
 def lost_store(timeout: float, how: str) -> Seen:

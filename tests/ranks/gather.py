@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from adapters import CONTRACTS
 from harness.worker import device
 from oracle import Case, Result, upstream, values
 
@@ -24,10 +23,10 @@ def gather_by(subject: str) -> Gather:
     module = importlib.import_module("shared_distributed" if who == "core" else f"{who.replace('-', '_')}_distributed")
     if who == "core":
         return lambda x, dim, sizes: module.all_gather(x, dim, sizes=sizes, grad=grad)
+    summed = {"all_reduce_grads": True} if grad == "sum" else {}  # left out, it is as in the original
     if hasattr(module, "all_gather"):
-        return lambda x, dim, sizes: module.all_gather(x, dim, sizes)
-    options = {"all_reduce_grads": grad == "sum"} if "sum" in CONTRACTS[who]["gradients"] else {}
-    return lambda x, dim, sizes: module.AllGather(dim=dim, **options)(x, sizes)
+        return lambda x, dim, sizes: module.all_gather(x, dim, sizes, *summed.values())
+    return lambda x, dim, sizes: module.AllGather(dim=dim, **summed)(x, sizes)
 
 
 def run_cases(subject: str, cases: list[Case]) -> list[Result]:

@@ -9,7 +9,7 @@ import pytest
 
 from downstream.trees import LAYOUTS, OLD, git, make_repo
 
-SCRIPT = Path(__file__).resolve().parents[2] / "tools/downstream.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "tools/try_downstream.py"
 # looks the module up without importing it: these trees have no use for torch
 LOOKS = """\
 import importlib.util

@@ -9,34 +9,17 @@ True
 from typing import Any
 
 from torch import Tensor
-from torch.autograd import Function
 
-from shared_distributed import gather_with_rows, is_distributed, select_rows, sizes_tensor
+from shared_distributed.adapters import _gather, _GatherFunction, _is_distributed, all_gather_variable_dim
 
 __all__ = ["AllGather", "all_gather", "all_gather_variable_dim"]
 
 
-def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
-    """`(… n_r …) -> (… sum(n) …)` and the sizes as a LongTensor."""
-    gathered, found, _ = gather_with_rows(t, dim, sizes)
-    return gathered, sizes_tensor(found, t.device)
-
-
-class AllGather(Function):
-    """`apply(x, dim, sizes)`: `(… n_r …) -> (… sum(n) …)` and the sizes; gradient: own slice."""
-
+class AllGather(_GatherFunction):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, sizes: Any) -> tuple[Tensor, Tensor | None]:
-        ctx.is_dist = is_distributed()  # asked at every call
-        if not ctx.is_dist:
-            return x, None
-        gathered, found, ctx.rows = gather_with_rows(x, dim, sizes)
-        ctx.dim = dim
-        return gathered, sizes_tensor(found, x.device)
-
-    @staticmethod
-    def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor, None, None]:
-        return select_rows(grads, ctx.dim, ctx.rows) if ctx.is_dist else grads, None, None
+    def apply(x: Tensor, dim: int, sizes: Any, all_reduce_grads: bool = False) -> tuple[Tensor, Tensor | None]:
+        """`(… n_r …) -> (… sum(n) …)` and the sizes. Not distributed, asked at every call: `x` itself and None."""
+        return _gather(x, dim, sizes, all_reduce_grads) if _is_distributed() else (x, None)
 
 
 all_gather = AllGather.apply

@@ -11,14 +11,11 @@ StaleAnswerWarning (UserWarning)          "not distributed" was remembered from 
 
 
 class GatherError(RuntimeError):
-    """Root of every error that this library raises on purpose."""
+    """Root of every error that is raised here on purpose."""
 
 
 class BadInputError(GatherError, ValueError, IndexError):
-    """A rank's own arguments cannot be used: its dim, its sizes, its tensor.
-
-    An IndexError too, since that is what torch, and with it the original files, raise for a dim out of range.
-    """
+    """A rank's own arguments cannot be used. (torch raises IndexError for a dim out of range.)"""
 
 
 class DisagreementError(GatherError):
@@ -30,4 +27,4 @@ class TransportError(GatherError):
 
 
 class StaleAnswerWarning(UserWarning):
-    """The answer "not distributed" is from before the process group came up, and is still used."""
+    """An answer from before the process group came up is still used."""

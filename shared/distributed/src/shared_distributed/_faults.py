@@ -9,28 +9,30 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from torch.distributed.distributed_c10d import _get_default_store
+import torch.distributed as dist
 
-from ._errors import TransportError
-from ._world import Group, global_rank, rank_and_world
+from ._errors import GatherError, TransportError
 
 _PATIENCE = 2.0  # seconds for the others to fail too, and say so
 _STORE_DEADLINE = 3.0  # seconds more for a store that does not answer
 
 
 @contextmanager
-def failures_named(operation: Callable[[], str], group: Group) -> Iterator[None]:
+def failures_named(operation: Callable[[], str], group: Any) -> Iterator[None]:
     """A collective that fails in here raises a TransportError that says in which operation."""
     try:
         yield
+    except GatherError:
+        raise
     except RuntimeError as error:
         raise _transport_error(operation(), group, error) from error
 
 
-def _transport_error(operation: str, group: Group, error: RuntimeError) -> TransportError:
+def _transport_error(operation: str, group: Any, error: RuntimeError) -> TransportError:
     """Which operation failed, on whom, and who has not reported."""
-    rank, world = rank_and_world(group)
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
     reports, store_problem = _exchange_reports(operation, rank, world, group)
     lines = [f"{operation} failed on rank {rank} of {world}: {str(error).strip()}"]
     lines += [f"  rank {r} failed in: {what}" for r, what in sorted(reports.items()) if r != rank]
@@ -44,14 +46,17 @@ def _transport_error(operation: str, group: Group, error: RuntimeError) -> Trans
     return TransportError("\n".join(lines))
 
 
-def _exchange_reports(operation: str, rank: int, world: int, group: Group) -> tuple[dict[int, str], str]:
+def _exchange_reports(operation: str, rank: int, world: int, group: Any) -> tuple[dict[int, str], str]:
     """Every report there is, by rank, and what kept the store from answering."""
     reports = {rank: operation}
     problem = ["the store did not answer; the process that holds it may be gone or stopped."]
-    keys = {r: f"shared_distributed/failed/{global_rank(r, group)}" for r in range(world)}
+    ranks = range(world) if group is None else dist.get_process_group_ranks(group)
+    keys = {r: f"shared_distributed/failed/{globally}" for r, globally in enumerate(ranks)}
 
     def ask() -> None:
         try:
+            from torch.distributed.distributed_c10d import _get_default_store
+
             store = _get_default_store()
             store.set(keys[rank], operation)
             store.add(f"{keys[rank]}/reports", 1)

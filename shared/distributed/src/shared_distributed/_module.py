@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: MIT
 """The gather as an nn.Module."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from ._autograd import all_gather
-from ._sizes import Sizes
-from ._world import Group
+from ._gather import all_gather
+from ._layout import Sizes
 
 
 class AllGather(nn.Module):
@@ -18,7 +17,7 @@ class AllGather(nn.Module):
     (3,)
     """
 
-    def __init__(self, dim: int = 0, *, grad: Literal["sum", "local"] = "sum", group: Group = None) -> None:
+    def __init__(self, dim: int = 0, *, grad: Literal["sum", "local"] = "sum", group: Any = None) -> None:
         super().__init__()
         self.dim = dim
         self.grad = grad

@@ -1,64 +1,29 @@
 # SPDX-License-Identifier: MIT
-"""What the world looks like: who am I, how many are we, which backend serves a device."""
+"""The world: what there is before any call."""
 
-from functools import lru_cache
-from typing import TypeAlias
+import warnings
+from functools import cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
+from torch import Tensor
 
-Group: TypeAlias = ProcessGroup | None
+_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)  # torch 2.0 has none
+_warn_once = cache(warnings.warn)
 
 
-def is_distributed(group: Group = None) -> bool:
-    """Whether there is a process group, and more than one rank in it. Asked anew at every call.
+def _graph_break(method: Any) -> Any:
+    """A method that torch.compile never looks into, so that a compiled rank does in it what the others do."""
+    return lambda *args: (torch.compiler.disable(method) if _is_compiling() else method)(*args)
 
-    >>> is_distributed()
-    False
-    """
+
+def _is_distributed(group: Any = None) -> bool:
+    """Whether there is a process group with more than one rank."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
-def rank_and_world(group: Group) -> tuple[int, int]:
-    """This rank in the group and the group's size; torch's own error where there is no group."""
-    return dist.get_rank(group), dist.get_world_size(group)
-
-
-def rank_and_world_or_alone(group: Group) -> tuple[int, int]:
-    """As above, and rank 0 of 1 where there is no process group at all."""
-    return rank_and_world(group) if dist.is_available() and dist.is_initialized() else (0, 1)
-
-
-def global_rank(rank: int, group: Group) -> int:
-    """A rank of the group, counted in the whole world."""
-    return rank if group is None else dist.get_global_rank(group, rank)
-
-
-def is_compiling() -> bool:
-    """Whether torch.compile is tracing this call (torch 2.0 cannot, and has no such question)."""
-    compiler = getattr(torch, "compiler", None)
-    return compiler is not None and bool(getattr(compiler, "is_compiling", bool)())
-
-
-def backend_by_device(group: Group) -> dict[str, str]:
-    """The backend that serves each device type in a group: `{'cpu': 'gloo', 'cuda': 'nccl'}`."""
-    return _parse_backends(str(dist.get_backend_config(group)))
-
-
-@lru_cache
-def _parse_backends(config: str) -> dict[str, str]:
-    return dict(entry.split(":", 1) for entry in config.split(",") if ":" in entry)
-
-
-def control_device(group: Group) -> torch.device:
-    """Where headers travel: the CPU if the group serves it, else this process's accelerator.
-
-    Read from the group alone and never from a tensor, so that a rank that passes a tensor on the
-    wrong device still meets the others in one and the same collective.
-    """
-    served = backend_by_device(group)
-    if "cpu" in served:
-        return torch.device("cpu")
-    device_type = next(iter(served))
-    return torch.device(device_type, getattr(torch, device_type).current_device())
+def _long_tensor(ints: Any, device: torch.device) -> Tensor:
+    """A LongTensor, made without waiting for its device."""
+    pinned = device.type == "cuda" and torch.cuda.is_available()
+    return torch.tensor(ints, dtype=torch.long, device="cpu", pin_memory=pinned).to(device, non_blocking=True)

@@ -26,10 +26,11 @@ def render(name: str) -> str:
 
 def rendered_parts(name: str) -> tuple[Header, bytes]:
     """The file's header and body."""
-    body = _body(load(adapter_named(name)))
+    adapter = adapter_named(name)
+    body = _body(load(adapter), adapter.distribution)
     return Header(name, version(), revision(), hash_of(body)), body
 
 
 @lru_cache(maxsize=16)  # several files of one repo are checked in a run
-def _body(sources: Sources) -> bytes:
-    return bundle(sources).encode()
+def _body(sources: Sources, distribution: str) -> bytes:
+    return bundle(dict(sources.core), sources.adapter, distribution, sources.licence).encode()

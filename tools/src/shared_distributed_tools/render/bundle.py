@@ -1,224 +1,144 @@
 # SPDX-License-Identifier: MIT
-"""The parts of the core that an adapter reaches, and the adapter, as one plain module.
+"""The heart of the core and one adapter, as one plain module.
 
-Statements are kept or dropped whole, by name. The core's modules come in the order of their imports
-and the adapter last; inside a module the source's order stays. So whatever a statement needs while
-the file is being imported stands above it.
+Top-level statements are taken whole, as they stand in their source, or left out: what the adapter does not reach is
+not there. Imports between the sources go, since all their names are at hand; so a name that the package imports from
+elsewhere in the package means the heart's here.
 """
 
-from graphlib import CycleError, TopologicalSorter
-
-import libcst as cst
-from libcst import matchers as m
+import ast
+import sys
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ..catalog import CORE
 from ..errors import RenderError
-from .imports import Import, merged
-from .modules import SourceModule, Statement, read_module
-from .signatures import reflow
-from .sources import Sources
 from .verify import verify
 
-_ORIENTATION = """What this project calls stands in the last section; above it, what that needs of the shared core.
-For torch 2.0 and Python 3.10 or later."""
-_BLANK = cst.EmptyLine(indent=False)
+HEART = ("_errors", "_world", "_move", "_agree", "_differentiate", "adapters")  # each above those that build on it
+_INTRODUCTION = '''"""A differentiable all-gather for tensors whose size along one dim differs from rank to rank (torch 2.0 and later).
+
+Under torch.compile it is a graph break; the package {distribution} compiles whole, and has more.
+"""'''
 
 
-def bundle(sources: Sources) -> str:
-    """The body of the rendered file. RenderError where the sources break a rule."""
-    package, core = _read_core(sources)
-    adapter = read_module("adapter", sources.adapter)
-    home = _homes(core)
-    renamed = _check_adapter(adapter, package, home)
+@dataclass(frozen=True)
+class _Statement:
+    """A top-level statement: its text with the comment lines right above it, what it binds and what it names."""
 
-    kept = _reached(adapter, home)
-    sections = [(module, [s for s in module.statements if id(s) in kept]) for module in _import_order(core)]
-    sections = [(module, statements) for module, statements in sections if statements]
-    exports = [s for s in adapter.statements if s.binds == {"__all__"}]
-    sections.append((adapter, [s for s in adapter.statements if s not in exports]))
+    text: str
+    first: int  # its lines in the source
+    last: int
+    binds: frozenset[str]
+    names: frozenset[str]
 
-    for module, _ in sections:
-        if module.undefined:  # quoted annotations too, where a compiler does not look
-            msg = f"{module.name} would use undefined names: {', '.join(sorted(module.undefined))}"
+
+def bundle(core: Mapping[str, str], adapter: str, distribution: str, licence: str) -> str:
+    """The body of the vendored file, from the sources of the core's modules and of the adapter."""
+    texts = {**{name: core[name] for name in HEART}, "adapter": adapter}
+    modules = {name: _statements(text) for name, text in texts.items()}
+    imports = {bound: line for text in texts.values() for bound, line in _imports(text)}
+    homes: dict[str, _Statement] = {}
+    for statement in [statement for statements in modules.values() for statement in statements]:
+        twice = statement.binds & homes.keys()
+        if twice:
+            msg = f"{', '.join(sorted(twice))} would be defined twice in the vendored file"
             raise RenderError(msg)
-    imports = _needed_imports(sections)
-    _check_bound_once(sections, imports, renamed)
-    first_line = package.docstring.partition("\n")[0]
-    body: list[cst.SimpleStatementLine | cst.BaseCompoundStatement] = [
-        cst.parse_statement(f'"""{first_line}\n\n{_ORIENTATION}\n"""'),
-        *merged(imports),
-        *(s.node.with_changes(leading_lines=[_BLANK]) for s in exports),
-    ]
-    for module, statements in sections:
-        body.extend(_section(module, statements, renamed))
-    text = cst.Module(body).code
+        homes.update(dict.fromkeys(statement.binds, statement))
+
+    kept = {*modules["adapter"], *(homes[name] for name in _taken_from_core(adapter, homes))}
+    todo = list(kept)
+    while todo:
+        reached = {homes[name] for name in todo.pop().names if name in homes} - kept
+        kept |= reached
+        todo += reached
+
+    needed = {imports[name] for statement in kept for name in statement.names if name in imports}
+    sections = [_INTRODUCTION.format(distribution=distribution), _import_block(needed)]
+    for name, statements in modules.items():
+        parts = [statement for statement in statements if statement in kept]
+        if parts:
+            sections.append(_joined(parts))
+    text = "\n\n".join(sections[:2]) + "\n\n\n" + "\n\n\n".join([*sections[2:], _as_comment(licence)]) + "\n"
     verify(text)
     return text
 
 
-def _read_core(sources: Sources) -> tuple[SourceModule, dict[str, SourceModule]]:
-    modules = {name: read_module(name, text) for name, text in sources.core}
-    package = modules.pop("__init__")
-    return package, modules
+def _statements(text: str) -> list[_Statement]:
+    """The module's statements, without its docstring, its imports and `__all__`."""
+    lines, found = text.splitlines(), []
+    for node in ast.parse(text).body:
+        binds = _bound(node)
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_text or isinstance(node, ast.Import | ast.ImportFrom) or "__all__" in binds:
+            continue
+        first = min([node.lineno, *[decorator.lineno for decorator in getattr(node, "decorator_list", [])]])
+        while lines[first - 2].startswith("#"):
+            first -= 1
+        names = frozenset(name.id for name in ast.walk(node) if isinstance(name, ast.Name))
+        last = node.end_lineno or first
+        found.append(_Statement("\n".join(lines[first - 1 : last]), first, last, binds, names))
+    return found
 
 
-def _homes(core: dict[str, SourceModule]) -> dict[str, SourceModule]:
-    """Which module of the core defines a name. One name, one home: the bundle has a single namespace."""
-    home: dict[str, SourceModule] = {}
-    for module in core.values():
-        for statement in module.statements:
-            for name in statement.binds - {"__all__"}:
-                if home.setdefault(name, module) is not module:
-                    msg = f"{name!r} is defined in {home[name].name} and in {module.name}; rename one of them"
-                    raise RenderError(msg)
-    for module in core.values():
-        for name in module.internal.values():
-            if name not in home:
-                msg = f"{module.name} imports {name!r} from the core, where nothing defines it"
-                raise RenderError(msg)
-    return home
+def _taken_from_core(adapter: str, homes: Mapping[str, _Statement]) -> list[str]:
+    """The names that an adapter imports from the core; RenderError where the heart has none of that name."""
+    nodes = [node for node in ast.parse(adapter).body if isinstance(node, ast.ImportFrom)]
+    names = [a.name for node in nodes if (node.module or "").partition(".")[0] == CORE for a in node.names]
+    unknown = [name for name in names if name not in homes]
+    if unknown:
+        msg = f"the adapter imports {', '.join(unknown)}, which no module of a vendored file defines"
+        raise RenderError(msg)
+    return names
 
 
-def _check_adapter(adapter: SourceModule, package: SourceModule, home: dict[str, SourceModule]) -> dict[str, str]:
-    """The names that the adapter gives to definitions of the core: the core's name to the adapter's."""
-    if not any("__all__" in statement.binds for statement in adapter.statements):
-        raise RenderError("the adapter needs an __all__: it is what downstream may import")
-    renamed: dict[str, str] = {}
-    for local, name in adapter.internal.items():
-        if name not in package.internal or name not in home:
-            msg = f"the adapter imports {name!r}, which {CORE} does not export"
-            raise RenderError(msg)
-        if renamed.setdefault(name, local) != local:
-            msg = f"the adapter imports {name!r} both as {renamed[name]!r} and as {local!r}; use one name"
-            raise RenderError(msg)
-    return {name: local for name, local in renamed.items() if name != local}
+def _bound(node: ast.stmt) -> frozenset[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return frozenset({node.name})
+    return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
-def _reached(adapter: SourceModule, home: dict[str, SourceModule]) -> set[int]:
-    """The statements (by id) of the core that the adapter's imports lead to."""
-    kept: set[int] = set()
-    wanted = sorted(adapter.internal.values())
-    while wanted:
-        name = wanted.pop()
-        for statement in home[name].statements:
-            if name in statement.binds and id(statement) not in kept:
-                kept.add(id(statement))
-                wanted.extend(sorted(used for used in statement.uses if used in home))
-    return kept
+def _imports(text: str) -> list[tuple[str, tuple[str, str | None, str | None]]]:
+    """Names that come from outside: the name, and (module, what of it, alias)."""
+    found: list[tuple[str, tuple[str, str | None, str | None]]] = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import):
+            found += [(a.asname or a.name.partition(".")[0], (a.name, None, a.asname)) for a in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module and node.module != "__future__":
+            if node.module.partition(".")[0] != CORE:
+                found += [(a.asname or a.name, (node.module, a.name, a.asname)) for a in node.names]
+    return found
 
 
-def _import_order(core: dict[str, SourceModule]) -> list[SourceModule]:
-    """Modules after those that they import; alphabetical where imports leave it open."""
-    sorter = TopologicalSorter({name: module.needs for name, module in core.items()})
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        msg = f"the core's modules import each other in a circle: {' -> '.join(error.args[1])}"
-        raise RenderError(msg) from error
-    order: list[SourceModule] = []
-    while sorter.is_active():
-        ready = sorted(sorter.get_ready())
-        sorter.done(*ready)
-        order.extend(core[name] for name in ready)
-    return order
+def _import_block(needed: set[tuple[str, str | None, str | None]]) -> str:
+    """Sorted as the linter sorts them: the standard library, then torch; `import` before `from`."""
+    blocks = []
+    for standard in (True, False):
+        ours = [entry for entry in needed if (entry[0].partition(".")[0] in sys.stdlib_module_names) == standard]
+        lines = sorted(f"import {module}{_as(alias)}" for module, name, alias in ours if name is None)
+        for module in sorted({module for module, name, _ in ours if name is not None}):
+            names = sorted(
+                (f"{n}{_as(a)}" for m, n, a in ours if m == module and n), key=lambda n: (not n.isupper(), n)
+            )
+            lines.append(f"from {module} import {', '.join(names)}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
-def _needed_imports(sections: list[tuple[SourceModule, list[Statement]]]) -> set[Import]:
-    needed: set[Import] = set()
-    for module, statements in sections:
-        for name in {name for statement in statements for name in statement.uses}:
-            needed |= module.external.get(name, set())
-    return needed
+def _as(alias: str | None) -> str:
+    return f" as {alias}" if alias else ""
 
 
-def _check_bound_once(
-    sections: list[tuple[SourceModule, list[Statement]]], imports: set[Import], renamed: dict[str, str]
-) -> None:
-    """RenderError where two things in the bundle would have one name."""
-    sources: dict[str, set[str]] = {}
-    for one in imports:
-        # `import a` and `import a.b` make the same name, and the same thing
-        sources.setdefault(one.bound, set()).add(one.code if one.name or one.alias else f"import {one.bound}")
-    for module, statements in sections:
-        for name in {name for statement in statements for name in statement.binds}:
-            final = name if module.name == "adapter" else renamed.get(name, name)
-            sources.setdefault(final, set()).add(f"{module.name}.{name}")
-    clashes = {name: sorted(found) for name, found in sources.items() if len(found) > 1}
-    if clashes:
-        msg = "one name, several things: " + "; ".join(f"{name}: {', '.join(f)}" for name, f in sorted(clashes.items()))
-        raise RenderError(f"{msg}. Rename one, or import the core's `as` another name in the adapter.")
+def _joined(statements: list[_Statement]) -> str:
+    """Two blank lines apart, but for statements that stand on neighbouring lines."""
+    text = statements[0].text
+    for before, statement in zip(statements, statements[1:], strict=False):
+        text += ("\n" if statement.first == before.last + 1 else "\n\n\n") + statement.text
+    return text
 
 
-def _section(
-    module: SourceModule, statements: list[Statement], renamed: dict[str, str]
-) -> list[cst.SimpleStatementLine | cst.BaseCompoundStatement]:
-    """A module's statements, under its docstring's first line as a comment."""
-    names = {} if module.name == "adapter" else _nodes_to_rename(module, renamed)
-    result: list[cst.SimpleStatementLine | cst.BaseCompoundStatement] = []
-    before: Statement | None = None
-    for statement in statements:
-        node = statement.node.visit(_Rewrite(names))
-        assert isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement)
-        lead = _attached(statement.node)
-        if before is None:
-            title = cst.EmptyLine(indent=False, comment=cst.Comment(f"# -- {module.docstring.partition(chr(10))[0]}"))
-            gap = [_BLANK, _BLANK, title, _BLANK, *([_BLANK] if _is_definition(node) else [])]
-        elif _is_definition(before.node) or _is_definition(node):
-            gap = [_BLANK, _BLANK]
-        else:
-            together = statement.follows and module.statements.index(statement) == module.statements.index(before) + 1
-            gap = [] if together else [_BLANK]
-        result.append(node.with_changes(leading_lines=[*gap, *lead]))
-        before = statement
-    return result
-
-
-def _attached(node: cst.SimpleStatementLine | cst.BaseCompoundStatement) -> list[cst.EmptyLine]:
-    """The comment lines right above a statement, without those that a blank line sets apart."""
-    lines: list[cst.EmptyLine] = []
-    for line in node.leading_lines:
-        lines = [*lines, line] if line.comment else []
-    return lines
-
-
-def _is_definition(node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.FunctionDef | cst.ClassDef)
-
-
-def _nodes_to_rename(module: SourceModule, renamed: dict[str, str]) -> dict[int, str]:
-    nodes: dict[int, str] = {}
-    for name, new in renamed.items():
-        for node in module.mentions.get(name, []):
-            while isinstance(node, cst.Attribute):
-                node = node.value
-            if not isinstance(node, cst.Name):
-                msg = (
-                    f"{module.name}: {name!r} stands in a quoted annotation, where it cannot become {new!r}; unquote it"
-                )
-                raise RenderError(msg)
-            nodes[id(node)] = new
-        if new in module.spelled:
-            msg = f"{module.name} uses the name {new!r}, which the adapter gives to {name!r}; choose another there"
-            raise RenderError(msg)
-    return nodes
-
-
-class _Rewrite(cst.CSTTransformer):
-    """Renames the nodes asked for, and drops late imports from the core: its names are all at hand."""
-
-    def __init__(self, names: dict[int, str]) -> None:
-        super().__init__()
-        self.names = names
-
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
-        new = self.names.get(id(original_node))
-        return updated_node if new is None else updated_node.with_changes(value=new)
-
-    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.BaseStatement:
-        return reflow(updated_node) if id(original_node.name) in self.names else updated_node
-
-    def leave_ImportFrom(
-        self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
-    ) -> cst.BaseSmallStatement | cst.RemovalSentinel:
-        is_core = original_node.relative or m.matches(original_node, m.ImportFrom(module=m.Name(CORE)))
-        return cst.RemoveFromParent() if is_core else updated_node
+def _as_comment(licence: str) -> str:
+    """The licence as comment lines of full width."""
+    title, holder, terms = licence.strip().split("\n\n", 2)
+    return textwrap.indent(f"{title}. {holder}\n{textwrap.fill(terms, 118)}", "# ")

@@ -17,6 +17,7 @@ class Sources:
 
     core: tuple[tuple[str, str], ...]  # (module name, text), sorted; the package itself is `__init__`
     adapter: str
+    licence: str
 
 
 def load(adapter: Adapter) -> Sources:
@@ -26,6 +27,7 @@ def load(adapter: Adapter) -> Sources:
     return Sources(
         core=tuple((file.stem, file.read_text(encoding="utf-8")) for file in sorted(package.glob("*.py"))),
         adapter=(tree / adapter.source).read_text(encoding="utf-8"),
+        licence=(tree / CORE_FOLDER / "LICENSE").read_text(encoding="utf-8"),
     )
 
 

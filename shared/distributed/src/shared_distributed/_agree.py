@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""Agree: what every rank must know before any rows move."""
+
+import os
+from functools import reduce
+from hashlib import blake2b
+from operator import index, or_
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ._errors import BadInputError, DisagreementError
+from ._move import _Rows
+from ._world import _graph_break, _long_tensor
+
+
+class _Call(_Rows):  # agree: what every rank must know before any rows move
+    @_graph_break
+    def agree(self, op: str, *xs: Any) -> tuple[Any, ...]:
+        """The call with every rank's size, and the tensors to gather; or, if any rank's call is wrong, an error on all.
+
+        Given sizes are trusted: wrong ones can hang or abort the other ranks, unless SHARED_DISTRIBUTED_CHECK=1 is set.
+        """
+        if not dist.is_available():
+            raise RuntimeError("there is no process group: this torch was built without torch.distributed")
+        rank, digest, size = dist.get_rank(self.group), 0, 0  # torch's own error where there is no process group
+        trusted = self.sizes is not None and os.environ.get("SHARED_DISTRIBUTED_CHECK", "0") == "0"
+        try:
+            words, size, sizes = self.describe(op, *xs)
+            digest = int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big", signed=True)
+        except Exception as error:  # raised below, on every rank
+            given = [f"{tuple(x.shape)} {x.dtype}" if isinstance(x, Tensor) else type(x).__name__ for x in xs]
+            words = f"{op} of {', '.join(given)}, dim {self.dim}: {error}"
+            if trusted:
+                raise BadInputError(f"cannot gather on rank {rank}: {words}") from error
+        if trusted:
+            return self._replace(sizes=sizes), *xs
+        # bit 0: this rank can join a backward for the others' sake; bit 1 on: it wants the gradient of that tensor
+        wants = sum(x.requires_grad << i for i, x in enumerate(xs, 1)) if digest else 0
+        header = [digest, size, torch.is_grad_enabled() * (wants | 1), len(words.encode())]
+        digests, found, flags, lengths = zip(*self.exchange(header, xs), strict=True)
+        wanted = reduce(or_, flags)
+        stuck = self.summed and any(not own & 1 and own >> 1 != wanted >> 1 for own in flags)
+        if 0 in digests or len(set(digests)) > 1 or stuck:
+            texts = self.exchange(list(words.encode().ljust(max(lengths))), xs)
+            calls = [bytes(row).decode().rstrip().replace("'*'", str(n)) for row, n in zip(texts, found, strict=True)]
+            modes = ["on" if own & 1 else "off" for own in flags]
+            lines = [f"\n  rank {r} of {len(calls)}: {calls[r]}, grad mode {modes[r]}" for r in range(len(calls))]
+            error = BadInputError if 0 in digests else DisagreementError
+            raise error("cannot gather; ranks may differ only in their size along dim:" + "".join(lines))
+        absent = [self.summed and wanted >> i & 1 and not x.requires_grad for i, x in enumerate(xs, 1)]
+        # a rank that skips a summed backward would leave the others waiting in it
+        xs = [x.detach().clone().requires_grad_() if gone else x for x, gone in zip(xs, absent, strict=True)]
+        return self._replace(sizes=found if sizes is None else sizes), *xs
+
+    def describe(self, op: str, x: Any) -> tuple[str, int, Any]:
+        """What must be equal on every rank, in words, `*` for the size along `dim`; that size; `sizes` as ints."""
+        rank, world, backends = dist.get_rank(self.group), dist.get_world_size(self.group), self.backends
+        dense = isinstance(x, Tensor) and x.layout == torch.strided and not (x.is_quantized or x.is_nested)
+        if not dense or hasattr(x, "to_local") or x.device.type not in backends:
+            raise TypeError(f"expected a dense tensor on {' or '.join(backends)}, and no DTensor")
+        size, dim, sizes = x.size(self.dim), self.dim % x.ndim, self.sizes  # torch's own error if dim is out of range
+        if sizes is not None:
+            sizes = tuple(index(n) for n in (sizes.tolist() if isinstance(sizes, Tensor) else sizes))
+            if len(sizes) != world or min(sizes) < 0 or sizes[rank] != size:
+                raise ValueError(f"sizes {sizes} for {world} ranks, but rank {rank} has {size}")
+        shape = (*x.shape[:dim], "*", *x.shape[dim + 1 :])
+        return f"{op} of {shape} {x.dtype} on {x.device.type}, {dim=}, {sizes=}, summed={self.summed}", size, sizes
+
+    def exchange(self, ints: list[int], xs: Any) -> list[list[int]]:
+        """Every rank's ints, in rank order: one small exchange, and the only read back to the host."""
+        served = {kind for kind, backend in self.backends.items() if (kind, backend) != ("cpu", "nccl")}  # torch 2.0
+        devices = map(torch.device, ["cpu", *[x.device for x in xs if isinstance(x, Tensor)], *served])
+        rows = _long_tensor([ints] * dist.get_world_size(self.group), next(d for d in devices if d.type in served))
+        self.spread(rows.view(-1).view(torch.uint8), [8 * len(ints)] * len(rows))
+        return rows.tolist()

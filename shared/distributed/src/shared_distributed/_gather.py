@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+"""What users call: a gather of one tensor or several, at once or started, and its adjoint."""
+
+from collections.abc import Callable
+from typing import Any, Generic, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ._compiled import _Call
+from ._differentiate import _Move
+from ._errors import BadInputError
+from ._fast import steps_collected
+from ._layout import Sizes, ints_of
+from ._world import _is_compiling, _is_distributed
+
+T = TypeVar("T", Tensor, list[Tensor], tuple[Tensor, ...], dict[str, Tensor])
+
+
+def is_distributed(group: Any = None) -> bool:
+    """Whether there is a process group, and more than one rank in it. Asked anew at every call.
+
+    >>> is_distributed()
+    False
+    """
+    if dist.is_available() and dist.is_initialized() and dist.get_rank(group) < 0:
+        raise BadInputError("this process is not a member of the group")
+    return _is_distributed(group)
+
+
+class Gathering(Generic[T]):
+    """An `all_gather` under way."""
+
+    def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: Any) -> None:
+        self._x: Any = x
+        self._finish: list[Callable[[], None]] = []
+        # a dict's tensors go by their keys, in whatever order each rank put them in
+        self._keys = sorted(x, key=str) if isinstance(x, dict) else None
+        if self._keys is not None:
+            op, xs = f"all_gather{self._keys}", [self._x[key] for key in self._keys]
+        else:
+            xs = list(self._x) if isinstance(x, (list, tuple)) else [x]
+            op = f"all_gather[{len(xs)}]" if isinstance(x, (list, tuple)) else "all_gather"
+        problem = None if grad in ("sum", "local") else BadInputError(f"grad must be 'sum' or 'local', got {grad!r}")
+        if not xs:
+            problem = BadInputError("there is no tensor in the container")
+        if not is_distributed(group):
+            self._gathered, self._sizes = xs, _check_alone(problem, xs, dim, sizes)
+            return
+        call, *xs = _Call(dim, sizes, grad == "sum", group).agree(op, *([problem] if problem else xs))
+        self._sizes = call.sizes
+        if _is_compiling():
+            self._gathered = _gather_all(call, xs)
+        else:
+            with steps_collected() as self._finish:
+                self._gathered = _gather_all(call, xs)
+
+    def wait(self) -> tuple[T, tuple[int, ...]]:
+        """The gathered tensor, or tensors in a container like the one passed in, and the sizes."""
+        while self._finish:
+            self._finish.pop(0)()
+        if isinstance(self._x, Tensor):
+            return self._gathered[0], self._sizes
+        gathered: Any = self._gathered
+        if self._keys is not None:
+            by_key = dict(zip(self._keys, gathered, strict=True))
+            gathered = [(key, by_key[key]) for key in self._x]
+        kind = type(self._x)
+        return getattr(kind, "_make", kind)(gathered), self._sizes  # a namedtuple is made in its own way
+
+
+def _gather_all(call: _Call, xs: list[Tensor]) -> list[Tensor]:
+    """Every tensor gathered, in one order of collectives on every rank."""
+    if not call.summed:
+        return [_differentiably(call, [x])[0] for x in xs]
+    # one Function for all that want a summed gradient: autograd's zeros stand in for those that a rank's loss leaves
+    # out, so that every rank enters the same sums in the same order
+    joined = [x.requires_grad and torch.is_grad_enabled() for x in xs]
+    moved = iter(_differentiably(call, [x for x, joins in zip(xs, joined, strict=True) if joins]))
+    return [next(moved) if joins else call.gather(x) for x, joins in zip(xs, joined, strict=True)]
+
+
+def _differentiably(call: _Call, xs: list[Tensor], adjoint: bool = False) -> list[Tensor]:
+    if not xs:
+        return []
+    _, *moved = _Move.apply(call, adjoint, torch.zeros(0, dtype=torch.float32, device=xs[0].device), *xs)
+    return moved
+
+
+def _check_alone(problem: Exception | None, xs: list[Any], dim: int, sizes: Sizes | None) -> tuple[int, ...]:
+    """The one size of tensors that nobody else has a part of; BadInputError where they cannot be used."""
+    if problem is not None:
+        raise problem
+    try:
+        found = {x.size(dim) for x in xs if isinstance(dim % x.ndim, int)}  # torch's own error if dim is out of range
+        given = None if sizes is None else ints_of(sizes)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
+        shapes = [tuple(getattr(x, "shape", ())) for x in xs]
+        raise BadInputError(f"cannot gather {shapes} along dim {dim}, sizes {sizes}: {error}") from error
+    if len(found) > 1 or given not in (None, tuple(found)):
+        raise BadInputError(f"sizes {given} for 1 rank with {sorted(found)} rows along dim {dim}")
+    return tuple(found)
+
+
+def all_gather(
+    x: T, dim: int = 0, *, sizes: Sizes | None = None, grad: Literal["sum", "local"] = "sum", group: Any = None
+) -> tuple[T, tuple[int, ...]]:
+    """Gather tensors whose size along `dim` differs from rank to rank; differentiable.
+
+        (… n_r …) on rank r  ->  (… sum(n) …) on every rank, and the sizes (n_0, …, n_W-1)
+
+    Args:
+        x: any dense tensor; all ranks agree on dtype and on every dimension but `dim`. Or a list, tuple
+            or dict of tensors with one size along `dim`: one size exchange for all, and their transfers
+            overlap. The ranks' dicts have the same keys, in any order.
+        dim: where to concatenate; may be negative.
+        sizes: every rank's size along `dim`, if known. Saves the size exchange, and with it the
+            check that the ranks' calls fit together (see `SHARED_DISTRIBUTED_CHECK` in the README).
+        grad: "sum", the true gradient: own slice of the gradient summed over ranks, a collective
+            in the backward. "local": own slice of this rank's gradient, no communication.
+        group: the process group; its ranks are counted within the group.
+
+    Without a process group, or alone in it, `x` itself comes back with its one size.
+
+    >>> gathered, sizes = all_gather(torch.ones(3, 2))
+    >>> sizes
+    (3,)
+    """
+    return all_gather_async(x, dim, sizes=sizes, grad=grad, group=group).wait()
+
+
+def all_gather_async(
+    x: T, dim: int = 0, *, sizes: Sizes | None = None, grad: Literal["sum", "local"] = "sum", group: Any = None
+) -> Gathering[T]:
+    """Start an `all_gather`, and go on; `wait()` on what it returns gives the same result, with its gradient.
+
+    Until then `x` must not be written to. Every rank starts its gathers in the same order.
+
+    >>> gathering = all_gather_async(torch.ones(3, 2))
+    >>> gathered, sizes = gathering.wait()
+    """
+    return Gathering(x, dim, sizes, grad, group)
+
+
+def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: Any = None) -> Tensor:
+    """Sum over ranks, and keep this rank's rows: the adjoint of `all_gather`; differentiable.
+
+        (… sum(n) …) on every rank  ->  (… n_r …) on rank r
+
+    Sums of numbers narrower than 32 bits are accumulated in 32 bits or more. Bools are or-ed.
+
+    >>> reduce_scatter(torch.ones(3, 2), sizes=[3]).shape
+    torch.Size([3, 2])
+    """
+    if not is_distributed(group):
+        _check_alone(None, [x], dim, sizes)
+        return x
+    call = _Call(dim, sizes, True, group)
+    try:
+        given = ints_of(sizes)
+        own: Any = x.split(given, dim)[dist.get_rank(group)]  # torch's own error where sizes do not add up
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        own = BadInputError(f"sizes {sizes} for shape {tuple(getattr(x, 'shape', ()))}: {error}")
+    call, agreed = call.agree("reduce_scatter", own)
+    if agreed is not own:  # another rank wants the gradient
+        x = x.detach().clone().requires_grad_()
+    return _differentiably(call, [x], adjoint=True)[0]
