@@ -84,7 +84,7 @@ def opaque(name: str, schema: str, run: Callable[..., Any], shape: Callable[...,
 def _group_from_name(name: str) -> Any:
     from torch.distributed.distributed_c10d import _resolve_process_group
 
-    return _resolve_process_group(name) if name else None  # type: ignore[arg-type]
+    return _resolve_process_group(name) if name else None
 
 
 @lru_cache
