@@ -69,9 +69,9 @@ def copy_sources(folder: Path) -> Path:
 
 
 def newer(tree: Path, word: str = "Newer") -> Path:
-    """Sources whose rendered files say one word more, at the top: the core's docstring is every file's own."""
-    package = tree / CORE / "__init__.py"
-    package.write_text(package.read_text().replace('"""', f'"""{word}: ', 1))
+    """Sources whose rendered files say one word more, near the top: in the docstring of the first error."""
+    module = tree / CORE / "_errors.py"
+    module.write_text(module.read_text().replace('    """', f'    """{word}: ', 1))
     return tree
 
 

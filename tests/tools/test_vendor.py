@@ -252,7 +252,7 @@ def test_files_are_found_wherever_they_are(vendored: Path) -> None:
 def test_update_replaces_an_unedited_file(vendored: Path, tree: Path) -> None:
     """Shown first; stale becomes current with --write."""
     newer(tree)
-    assert '+"""Newer: ' in done("update", vendored)
+    assert '+    """Newer: ' in done("update", vendored)
     assert state(vendored) == "stale"
     done("update", vendored, "--write")
     assert (vendored / TARGET).read_text() == render("spear-tts")
@@ -279,11 +279,11 @@ def test_update_of_an_edited_file_three_times_and_once_through_a_conflict(
     result = run("update", vendored, "--write")
     assert (result.exit_code, "conflict; resolve the markers" in result.output) == (1, True)
     text = file.read_text()
-    assert '<<<<<<< your edits\n"""Mine: ' in text
-    assert '=======\n"""Newest: ' in text
+    assert '<<<<<<< your edits\n    """Mine: ' in text
+    assert '=======\n    """Newest: ' in text
     assert state(vendored) == "conflict"
     assert refused(run("update", vendored), "conflict markers of an update are left")
-    kept = [line for line in text.splitlines(keepends=True) if not line.startswith(("<<<", "===", ">>>", '"""Mine'))]
+    kept = [line for line in text.splitlines(keepends=True) if not line.startswith(("<<<", "===", ">>>", '    """Mine'))]
     file.write_text("".join(kept))
     commit(vendored)
 
@@ -315,7 +315,7 @@ def test_a_lost_base_is_explained(vendored: Path, tree: Path, lost: str, why: st
     before = (vendored / TARGET).read_bytes()
     result = run("update", vendored, "--write")
     assert refused(result, why)
-    assert '+"""Newer: ' in result.output
+    assert '+    """Newer: ' in result.output
     assert (vendored / TARGET).read_bytes() == before
 
 
