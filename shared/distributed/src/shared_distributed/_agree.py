@@ -48,12 +48,12 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
             calls = [bytes(row).decode().rstrip().replace("'*'", str(n)) for row, n in zip(texts, found, strict=True)]
             modes = ["on" if own & 1 else "off" for own in flags]
             lines = [f"\n  rank {r} of {len(calls)}: {calls[r]}, grad mode {modes[r]}" for r in range(len(calls))]
-            error = BadInputError if 0 in digests else DisagreementError
-            raise error("cannot gather; ranks may differ only in their size along dim:" + "".join(lines))
+            kind = BadInputError if 0 in digests else DisagreementError
+            raise kind("cannot gather; ranks may differ only in their size along dim:" + "".join(lines))
         absent = [self.summed and wanted >> i & 1 and not x.requires_grad for i, x in enumerate(xs, 1)]
         # a rank that skips a summed backward would leave the others waiting in it
-        xs = [x.detach().clone().requires_grad_() if gone else x for x, gone in zip(xs, absent, strict=True)]
-        return self._replace(sizes=found if sizes is None else sizes), *xs
+        joined = [x.detach().clone().requires_grad_() if gone else x for x, gone in zip(xs, absent, strict=True)]
+        return self._replace(sizes=found if sizes is None else sizes), *joined
 
     def describe(self, op: str, x: Any) -> tuple[str, int, Any]:
         """What must be equal on every rank, in words, `*` for the size along `dim`; that size; `sizes` as ints."""
@@ -72,7 +72,7 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
     def exchange(self, ints: list[int], xs: Any) -> list[list[int]]:
         """Every rank's ints, in rank order: one small exchange, and the only read back to the host."""
         served = {kind for kind, backend in self.backends.items() if (kind, backend) != ("cpu", "nccl")}  # torch 2.0
-        devices = map(torch.device, ["cpu", *[x.device for x in xs if isinstance(x, Tensor)], *served])
+        devices = [torch.device(d) for d in ["cpu", *[x.device for x in xs if isinstance(x, Tensor)], *served]]
         rows = _long_tensor([ints] * dist.get_world_size(self.group), next(d for d in devices if d.type in served))
         self.spread(rows.view(-1).view(torch.uint8), [8 * len(ints)] * len(rows))
         return rows.tolist()

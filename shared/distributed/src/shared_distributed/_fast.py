@@ -54,14 +54,14 @@ class FastCall(_Call):
         return BROADCASTS if backend == "gloo" and device.type != "cpu" else TRANSPORTS.get(backend, BROADCASTS)
 
     def agree(self, op: str, *xs: Any) -> tuple[Any, ...]:
-        """The call and the tensors, as the heart agrees on them; several, as many at a time as a header has bits for."""
+        """The call and the tensors, as the heart agrees on them; many of them, at most so many at a time."""
         call, *agreed = super().agree(op, *xs[:_TENSORS])
         for start in range(_TENSORS, len(xs), _TENSORS):
             agreed += super().agree(op, *xs[start : start + _TENSORS])[1:]
         return call, *agreed
 
     def describe(self, op: str, *xs: Any) -> tuple[str, int, Any]:
-        """The words for one tensor or several. An error that the caller found is raised here, so that all ranks hear."""
+        """The words for one tensor or several. An error that the caller found is raised here: so all ranks hear it."""
         words, found = [], []
         for x in xs:
             if isinstance(x, Exception):
@@ -251,7 +251,7 @@ def _sum_on_nccl(flat: Tensor, counts: list[int], rank: int, group: Any) -> Tens
 
 def _renamed(new: str, old: str) -> Callable[..., Any]:
     """A collective by its newer name, where torch has that; nothing where torch has no collectives."""
-    return getattr(dist, new, None) or getattr(dist, old, dist.is_available)
+    return getattr(dist, new, getattr(dist, old, dist.is_available))
 
 
 _all_gather_single = _renamed("all_gather_single", "all_gather_into_tensor")

@@ -34,9 +34,10 @@ class Gathering(Generic[T]):
 
     def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: Any) -> None:
         self._x: Any = x
+        self._gathered: list[Any]
         self._finish: list[Callable[[], None]] = []
         # a dict's tensors go by their keys, in whatever order each rank put them in
-        self._keys = sorted(x, key=str) if isinstance(x, dict) else None
+        self._keys: list[str] | None = sorted(x, key=str) if isinstance(x, dict) else None
         if self._keys is not None:
             op, xs = f"all_gather{self._keys}", [self._x[key] for key in self._keys]
         else:

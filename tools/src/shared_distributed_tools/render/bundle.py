@@ -11,13 +11,15 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..catalog import CORE
 from ..errors import RenderError
 from .verify import verify
 
 HEART = ("_errors", "_world", "_move", "_agree", "_differentiate", "adapters")  # each above those that build on it
-_INTRODUCTION = '''"""A differentiable all-gather for tensors whose size along one dim differs from rank to rank (torch 2.0 and later).
+_INTRODUCTION = '''\
+"""A differentiable all-gather for tensors whose size along one dim differs from rank to rank (torch 2.0 and later).
 
 Under torch.compile it is a graph break; the package {distribution} compiles whole, and has more.
 """'''
@@ -56,7 +58,7 @@ def bundle(core: Mapping[str, str], adapter: str, distribution: str, licence: st
 
     needed = {imports[name] for statement in kept for name in statement.names if name in imports}
     sections = [_INTRODUCTION.format(distribution=distribution), _import_block(needed)]
-    for name, statements in modules.items():
+    for statements in modules.values():
         parts = [statement for statement in statements if statement in kept]
         if parts:
             sections.append(_joined(parts))
@@ -85,12 +87,16 @@ def _statements(text: str) -> list[_Statement]:
 def _taken_from_core(adapter: str, homes: Mapping[str, _Statement]) -> list[str]:
     """The names that an adapter imports from the core; RenderError where the heart has none of that name."""
     nodes = [node for node in ast.parse(adapter).body if isinstance(node, ast.ImportFrom)]
-    names = [a.name for node in nodes if (node.module or "").partition(".")[0] == CORE for a in node.names]
+    names = [a.name for node in nodes if _is_core(node) for a in node.names]
     unknown = [name for name in names if name not in homes]
     if unknown:
         msg = f"the adapter imports {', '.join(unknown)}, which no module of a vendored file defines"
         raise RenderError(msg)
     return names
+
+
+def _is_core(node: ast.ImportFrom) -> bool:
+    return (node.module or "").partition(".")[0] == CORE
 
 
 def _bound(node: ast.stmt) -> frozenset[str]:
@@ -105,9 +111,8 @@ def _imports(text: str) -> list[tuple[str, tuple[str, str | None, str | None]]]:
     for node in ast.parse(text).body:
         if isinstance(node, ast.Import):
             found += [(a.asname or a.name.partition(".")[0], (a.name, None, a.asname)) for a in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module and node.module != "__future__":
-            if node.module.partition(".")[0] != CORE:
-                found += [(a.asname or a.name, (node.module, a.name, a.asname)) for a in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level and not _is_core(node):
+            found += [(a.asname or a.name, (node.module, a.name, a.asname)) for a in node.names]
     return found
 
 
@@ -133,7 +138,7 @@ def _as(alias: str | None) -> str:
 def _joined(statements: list[_Statement]) -> str:
     """Two blank lines apart, but for statements that stand on neighbouring lines."""
     text = statements[0].text
-    for before, statement in zip(statements, statements[1:], strict=False):
+    for before, statement in pairwise(statements):
         text += ("\n" if statement.first == before.last + 1 else "\n\n\n") + statement.text
     return text
 
