@@ -155,8 +155,7 @@ def step_to(project: Project, stage: str, requirements: Sequence[str], *, accept
     refuse_missing_names(project.tree, seen.path, adapter)
     if stage == VENDORED:
         return Step([afresh(seen, adapter, accept_edits=accept_edits)], f"{seen.path} vendored from shared-distributed")
-    if not accept_edits:
-        refuse_edits(seen, adapter)
+    refuse_edits(seen, adapter, accept_edits=accept_edits)
     return _to_package(project, seen, adapter, requirements or [f"{adapter.distribution}>={version()}"])
 
 
