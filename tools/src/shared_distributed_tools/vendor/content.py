@@ -89,10 +89,7 @@ def refuse_missing_names(tree: Tree, path: str, adapter: Adapter) -> None:
 def updated(seen: Vendored) -> Update:
     """A vendored file as this release has it, with the edits that were made to it."""
     if seen.state in (State.NEWER, State.CONFLICT) or seen.header is None:
-        help_ = (
-            "" if seen.header else "; restore it (`git log -p`), or `adapters vendor --accept-edits` renders it anew"
-        )
-        msg = f"{seen.path}: {seen.meaning}{help_}"
+        msg = f"{seen.path}: {seen.meaning}"
         raise RefusalError(msg)
     if seen.state in (State.CURRENT, State.EDITED):
         return Update(Change(seen.path, seen.raw, seen.raw or b""))
