@@ -262,7 +262,7 @@ ON_CORE = {
         (None, {ALIGN: ON_CORE[ALIGN]}, COPY, ("core", "dependency missing", 1)),
         ("package", {"pyproject.toml": ("spear-tts-distributed", "x")}, "", ("package", "dependency missing", 1)),
         ("vendored", {COPY: ("import torch\n", "import torch  # mine\n")}, "", ("vendored", "edited", 1)),
-        ("package", {COPY: ("all_gather,\n", "all_gather as AllGather,\n")}, "", ("original", "original, edited", 1)),
+        ("package", {COPY: ("__all__ = [", "AllGather = 1\n__all__ = [")}, "", ("original", "original, edited", 1)),
         ("vendored", {COPY: ("# body", "# Body")}, "", ("vendored", "edited", 1)),
         (None, {}, "spear_tts_pytorch", ("", "no copy", 0)),
     ],

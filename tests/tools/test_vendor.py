@@ -190,7 +190,7 @@ STATES: list[tuple[str, bool, Callable[[str], str]]] = [
     ("conflict", False, lambda text: text + "<<<<<<< your edits\nx\n=======\ny\n>>>>>>> new\n"),
     ("newer", False, later),
     ("shim", False, lambda text: SHIM),
-    ("original", False, lambda text: SHIM + MINE),
+    ("original", False, lambda text: SHIM + "MINE = 1\n"),
 ]
 
 
