@@ -9,20 +9,22 @@ import pytest
 
 from downstream.commands import done, refused, run
 from downstream.projects import EDITED, PROJECTS
-from downstream.trees import CORE, LAYOUTS, MINE, OLD, commit, edit, edit_at_the_end, git, make_repo, newer
+from downstream.trees import CORE, MINE, commit, edit, edit_at_the_end, git, newer, write_files
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.render import released, render, rendered_parts
 from shared_distributed_tools.render.header import split
 from shared_distributed_tools.render.shim import shim
 from shared_distributed_tools.vendor.state import State
 
-TARGET = LAYOUTS["spear-tts"][1]
+pytestmark = pytest.mark.usefixtures("known")
+TARGET = PROJECTS["spear-tts"].copy
+OLD = PROJECTS["spear-tts"].files[TARGET]
 
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    """A repo with an old file that nobody knows, committed."""
-    return make_repo(tmp_path, "spear-tts")
+    """A project with its own copy, committed."""
+    return PROJECTS["spear-tts"].make(tmp_path, "repo")
 
 
 @pytest.fixture
@@ -58,7 +60,6 @@ def state(repo: Path) -> str:
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-@pytest.mark.usefixtures("known")
 def test_the_file_goes_where_the_original_was(tmp_path: Path, name: str) -> None:
     """In each layout: the rendered bytes in its place, and nothing else in the repo."""
     project = PROJECTS[name]
@@ -73,13 +74,12 @@ def test_the_file_goes_where_the_original_was(tmp_path: Path, name: str) -> None
 
 def test_without_write_nothing_is_written(repo: Path) -> None:
     """The diff is shown, the old file stays."""
-    output = done("vendor", "spear-tts", repo, "--accept-edits")
-    assert '-"""The old copy."""' in output
+    output = done("vendor", "spear-tts", repo)
+    assert "\n-def own_rows(ctx, grads):\n" in output
     assert "--write makes the change" in output
     assert git(repo, "status", "--short") == ""
 
 
-@pytest.mark.usefixtures("known")
 def test_a_copy_that_is_not_the_original_is_refused(tmp_path: Path) -> None:
     """With the definitions that differ, and the command that shows what that means; --accept-edits goes on."""
     repo = EDITED.make(tmp_path, "edited")
@@ -94,7 +94,9 @@ def test_a_copy_that_is_not_the_original_is_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_file_is_refused(repo: Path) -> None:
     """Nobody knows what it does; nor is another project's original this one's."""
-    assert refused(run("vendor", "spear-tts", repo), "nothing in it is known as the original of spear-tts")
+    write_files(repo, {"spear_tts_pytorch/other.py": "def gather(x): ...\n"})
+    result = run("vendor", "spear-tts", repo, "--path", "spear_tts_pytorch/other.py")
+    assert refused(result, "nothing in it is known as the original of spear-tts")
     assert refused(run("vendor", "mirasol", repo, "--path", TARGET), "known as the original of mirasol")
 
 
@@ -119,7 +121,7 @@ def test_a_path_of_ones_own(repo: Path) -> None:
 
 def test_which_file_has_to_be_clear(tmp_path: Path) -> None:
     """No such package, or two places: say which with --path."""
-    flat = make_repo(tmp_path, "flat", extra={"musiclm_pytorch/__init__.py": ""})
+    flat = write_files(PROJECTS["flat"].make(tmp_path, "flat"), {"musiclm_pytorch/__init__.py": ""})
     assert refused(run("vendor", "mirasol", flat), "say where the file goes with --path")
     assert refused(run("vendor", "musiclm", flat), "say which with --path")
     for command in (("vendor", "musiclm"), ("check",), ("update",)):
@@ -188,7 +190,7 @@ STATES: list[tuple[str, bool, Callable[[str], str]]] = [
     ("conflict", False, lambda text: text + "<<<<<<< your edits\nx\n=======\ny\n>>>>>>> new\n"),
     ("newer", False, later),
     ("shim", False, lambda text: SHIM),
-    ("original", False, lambda text: SHIM + MINE),
+    ("original", False, lambda text: SHIM + "MINE = 1\n"),
 ]
 
 
@@ -222,8 +224,7 @@ def test_a_new_version_that_renders_the_same_body_is_current(vendored: Path, tre
 
 def test_a_project_on_the_core_is_current(tmp_path: Path) -> None:
     """It has no file to check any more. A check that looked at nothing must not look like one that passed."""
-    repo = make_repo(tmp_path, "spear-tts", under_git=False)
-    (repo / TARGET).unlink()
+    repo = write_files(tmp_path, {"spear_tts_pytorch/__init__.py": ""})
     assert refused(run("check", repo), "nothing is vendored here")
     assert refused(run("update", repo), "nothing is vendored")
     (repo / "pyproject.toml").write_text('[project]\ndependencies = ["shared-distributed>=0.1"]\n')
@@ -239,7 +240,7 @@ def test_files_are_found_wherever_they_are(vendored: Path) -> None:
         (vendored / skipped).mkdir()
         (vendored / skipped / "distributed.py").write_bytes((inside / "gather.py").read_bytes() + b"#")
     (vendored / "env" / "pyvenv.cfg").touch()
-    other = make_repo(vendored.parent, "flat")
+    other = PROJECTS["flat"].make(vendored.parent, "flat")
     result = run("check", "--json", vendored, other)
     found = [(one["path"], one["state"]) for one in json.loads(result.output)["files"]]
     assert found == [("lib/build/gather.py", "current"), (TARGET, "current"), ("distributed.py", "original")]
@@ -252,7 +253,7 @@ def test_files_are_found_wherever_they_are(vendored: Path) -> None:
 def test_update_replaces_an_unedited_file(vendored: Path, tree: Path) -> None:
     """Shown first; stale becomes current with --write."""
     newer(tree)
-    assert '+"""Newer: ' in done("update", vendored)
+    assert '+    """Newer: ' in done("update", vendored)
     assert state(vendored) == "stale"
     done("update", vendored, "--write")
     assert (vendored / TARGET).read_text() == render("spear-tts")
@@ -279,11 +280,13 @@ def test_update_of_an_edited_file_three_times_and_once_through_a_conflict(
     result = run("update", vendored, "--write")
     assert (result.exit_code, "conflict; resolve the markers" in result.output) == (1, True)
     text = file.read_text()
-    assert '<<<<<<< your edits\n"""Mine: ' in text
-    assert '=======\n"""Newest: ' in text
+    assert '<<<<<<< your edits\n    """Mine: ' in text
+    assert '=======\n    """Newest: ' in text
     assert state(vendored) == "conflict"
     assert refused(run("update", vendored), "conflict markers of an update are left")
-    kept = [line for line in text.splitlines(keepends=True) if not line.startswith(("<<<", "===", ">>>", '"""Mine'))]
+    kept = [
+        line for line in text.splitlines(keepends=True) if not line.startswith(("<<<", "===", ">>>", '    """Mine'))
+    ]
     file.write_text("".join(kept))
     commit(vendored)
 
@@ -315,7 +318,7 @@ def test_a_lost_base_is_explained(vendored: Path, tree: Path, lost: str, why: st
     before = (vendored / TARGET).read_bytes()
     result = run("update", vendored, "--write")
     assert refused(result, why)
-    assert '+"""Newer: ' in result.output
+    assert '+    """Newer: ' in result.output
     assert (vendored / TARGET).read_bytes() == before
 
 
@@ -343,11 +346,12 @@ def test_a_merge_that_breaks_the_code_is_said(vendored: Path, tree: Path) -> Non
 
 
 def test_a_later_file_is_not_made_older(vendored: Path) -> None:
-    """Not by update, nor by vendor."""
+    """Not by any command, edits accepted or not."""
     (vendored / TARGET).write_text(later((vendored / TARGET).read_text()))
     commit(vendored)
     assert refused(run("update", vendored, "--write"), "rendered by the later 99; upgrade the tools")
-    assert refused(run("vendor", "spear-tts", vendored, "--write"), "rendered by the later 99")
+    for command in (("vendor", "spear-tts"), ("migrate", "--to", "package")):
+        assert refused(run(*command, vendored, "--accept-edits", "--write"), "rendered by the later 99")
 
 
 def test_a_spoiled_header_cannot_be_updated(vendored: Path) -> None:
@@ -361,7 +365,7 @@ def test_a_spoiled_header_cannot_be_updated(vendored: Path) -> None:
 
 def test_a_project_in_a_subfolder_of_its_repo(tmp_path: Path, tree: Path) -> None:
     """Git's root lies above; paths are the project's own."""
-    repo = make_repo(tmp_path, "spear-tts", under_git=False)
+    repo = write_files(tmp_path / "sub/project", PROJECTS["spear-tts"].files)
     git(tmp_path, "init", "-q")
     commit(tmp_path)
     vendor(repo)

@@ -44,8 +44,7 @@ class Gathering(Generic[T]):
             xs = list(self._x) if isinstance(x, (list, tuple)) else [x]
             op = f"all_gather[{len(xs)}]" if isinstance(x, (list, tuple)) else "all_gather"
         problem = None if grad in ("sum", "local") else BadInputError(f"grad must be 'sum' or 'local', got {grad!r}")
-        if not xs:
-            problem = BadInputError("there is no tensor in the container")
+        problem = problem if xs else BadInputError("there is no tensor in the container")
         if not is_distributed(group):
             self._gathered, self._sizes = xs, _check_alone(problem, xs, dim, sizes)
             return
@@ -83,10 +82,9 @@ def _gather_all(call: _Call, xs: list[Tensor]) -> list[Tensor]:
 
 
 def _differentiably(call: _Call, xs: list[Tensor], adjoint: bool = False) -> list[Tensor]:
-    if not xs:
-        return []
-    _, *moved = _Move.apply(call, adjoint, torch.zeros(0, dtype=torch.float32, device=xs[0].device), *xs)
-    return moved
+    if xs:
+        _, *xs = _Move.apply(call, adjoint, torch.zeros(0, dtype=torch.float32, device=xs[0].device), *xs)
+    return xs
 
 
 def _check_alone(problem: Exception | None, xs: list[Any], dim: int, sizes: Sizes | None) -> tuple[int, ...]:
@@ -159,8 +157,7 @@ def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: Any = None) 
         return x
     call = _Call(dim, sizes, True, group)
     try:
-        given = ints_of(sizes)
-        own: Any = x.split(given, dim)[dist.get_rank(group)]  # torch's own error where sizes do not add up
+        own: Any = x.split(ints_of(sizes), dim)[dist.get_rank(group)]  # torch's own error where sizes do not add up
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         own = BadInputError(f"sizes {sizes} for shape {tuple(getattr(x, 'shape', ()))}: {error}")
     call, agreed = call.agree("reduce_scatter", own)
