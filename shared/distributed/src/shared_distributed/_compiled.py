@@ -27,6 +27,8 @@ class _Call(FastCall):
         """Eager: the heart's. Compiled, no input is replaced: if only some ranks want a gradient, all are told."""
         if not (_WHOLE and _is_compiling()):
             return _graph_break(super().agree)(op, *xs)
+        if isinstance(xs[0], Exception):
+            raise xs[0]
         sizes, own = self.sizes, xs[0].shape[self.dim]
         if sizes is None:
             wants = [x.requires_grad and torch.is_grad_enabled() for x in xs]

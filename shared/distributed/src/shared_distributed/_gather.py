@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What users call: a gather of one tensor or several, at once or started, and its adjoint."""
 
+import os
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar
 
@@ -13,7 +14,7 @@ from ._differentiate import _Move
 from ._errors import BadInputError
 from ._fast import steps_collected
 from ._layout import Sizes, ints_of
-from ._world import _is_compiling, _is_distributed
+from ._world import _is_compiling, _is_distributed, _warn_once
 
 T = TypeVar("T", Tensor, list[Tensor], tuple[Tensor, ...], dict[str, Tensor])
 
@@ -24,9 +25,23 @@ def is_distributed(group: Any = None) -> bool:
     >>> is_distributed()
     False
     """
-    if dist.is_available() and dist.is_initialized() and dist.get_rank(group) < 0:
+    return _is_distributed(group_of(group))
+
+
+def group_of(group: Any) -> Any:
+    """A process group, also from what torch's functional collectives take for one: a 1-d mesh, or a mesh and a dim."""
+    if group is None or not dist.is_available() or not dist.is_initialized() or isinstance(group, dist.ProcessGroup):
+        return group
+    mesh, *dim = group if isinstance(group, tuple) and len(group) == 2 else (group,)
+    if hasattr(mesh, "get_group") and (dim or mesh.ndim == 1):
+        group = mesh.get_group(*dim)
+    try:
+        member = dist.get_rank(group) >= 0
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise BadInputError(f"group={group!r} is no process group; a mesh has one as mesh.get_group(dim)") from error
+    if not member:
         raise BadInputError("this process is not a member of the group")
-    return _is_distributed(group)
+    return group
 
 
 class Gathering(Generic[T]):
@@ -45,7 +60,7 @@ class Gathering(Generic[T]):
             op = f"all_gather[{len(xs)}]" if isinstance(x, (list, tuple)) else "all_gather"
         problem = None if grad in ("sum", "local") else BadInputError(f"grad must be 'sum' or 'local', got {grad!r}")
         problem = problem if xs else BadInputError("there is no tensor in the container")
-        if not is_distributed(group):
+        if not is_distributed(group := group_of(group)):
             self._gathered, self._sizes = xs, _check_alone(problem, xs, dim, sizes)
             return
         call, *xs = _Call(dim, sizes, grad == "sum", group).agree(op, *([problem] if problem else xs))
@@ -55,6 +70,10 @@ class Gathering(Generic[T]):
         else:
             with steps_collected() as self._finish:
                 self._gathered = _gather_all(call, xs)
+
+    def __del__(self) -> None:
+        for finish in getattr(self, "_finish", ()):  # never waited for: the other ranks have their part of it
+            finish()
 
     def wait(self) -> tuple[T, tuple[int, ...]]:
         """The gathered tensor, or tensors in a container like the one passed in, and the sizes."""
@@ -91,6 +110,9 @@ def _check_alone(problem: Exception | None, xs: list[Any], dim: int, sizes: Size
     """The one size of tensors that nobody else has a part of; BadInputError where they cannot be used."""
     if problem is not None:
         raise problem
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not (dist.is_available() and dist.is_initialized()):
+        text = "WORLD_SIZE says that there are other ranks, but there is no process group: nothing is gathered"
+        _warn_once(f"{text}. Call torch.distributed.init_process_group() first.", UserWarning, 5)
     try:
         found = {x.size(dim) for x in xs if isinstance(dim % x.ndim, int)}  # torch's own error if dim is out of range
         given = None if sizes is None else ints_of(sizes)
@@ -152,7 +174,7 @@ def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: Any = None) 
     >>> reduce_scatter(torch.ones(3, 2), sizes=[3]).shape
     torch.Size([3, 2])
     """
-    if not is_distributed(group):
+    if not is_distributed(group := group_of(group)):
         _check_alone(None, [x], dim, sizes)
         return x
     call = _Call(dim, sizes, True, group)
