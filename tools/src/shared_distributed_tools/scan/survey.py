@@ -18,8 +18,7 @@ from .compare import Comparison, Difference, nearest, resembles
 from .fingerprint import Definition, Variant, definitions, known_variants
 from .relatives import find_relative
 
-# every copy contains one of these words
-_WORDS = re.compile(r"gather|distributed|\bdist\b", re.IGNORECASE)
+_WORD = "gather"  # every copy contains it
 _MAKES_NAMES = frozenset({"exec", "globals", "vars"})  # no text shows the names that these make
 
 
@@ -129,12 +128,9 @@ def find_copy(tree: Tree, path: str, variants: Sequence[Variant] | None = None) 
 
 def _may_be_a_copy(content: bytes) -> bool:
     has_cookie = re.search(rb"coding[:=]", content[:400]) is not None
-    return has_cookie or _WORDS.search(_plain(content.decode("utf-8", "replace"))) is not None
-
-
-def _plain(text: str) -> str:
-    """Identifiers as Python reads them, in their compatibility form: `ｄｉｓｔ` is `dist`."""
-    return text if text.isascii() else unicodedata.normalize("NFKC", text)
+    text = content.decode("utf-8", "replace").lower()
+    # Python reads identifiers in their compatibility form: `ｇather` is `gather`
+    return has_cookie or _WORD in (text if text.isascii() else unicodedata.normalize("NFKC", text))
 
 
 def _vendored(tree: Tree, path: str, content: bytes) -> Finding:
@@ -144,8 +140,6 @@ def _vendored(tree: Tree, path: str, content: bytes) -> Finding:
 
 
 def _copy_in(tree: Tree, source: Source, variants: Sequence[Variant]) -> Finding | None:
-    if "gather" not in _plain(source.text).lower():
-        return None
     is_worth_comparing = resembles(definitions(source.tree, that_gather=True), variants)  # most files stop here
     found = definitions(source.tree) if is_worth_comparing else []
     comparison = nearest(found, variants)
