@@ -47,7 +47,7 @@ def group_of(group: Any) -> Any:
 class Gathering(Generic[T]):
     """An `all_gather` under way."""
 
-    def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: Any) -> None:
+    def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: Any, check: bool | None) -> None:
         self._x: Any = x
         self._gathered: list[Any]
         self._finish: list[Callable[[], None]] = []
@@ -63,7 +63,7 @@ class Gathering(Generic[T]):
         if not is_distributed(group := group_of(group)):
             self._gathered, self._sizes = xs, _check_alone(problem, xs, dim, sizes)
             return
-        call, *xs = _Call(dim, sizes, grad == "sum", group).agree(op, *([problem] if problem else xs))
+        call, *xs = _agree(_Call(dim, sizes, grad == "sum", group), op, [problem] if problem else xs, check)
         self._sizes = call.sizes
         if _is_compiling():
             self._gathered = _gather_all(call, xs)
@@ -87,6 +87,21 @@ class Gathering(Generic[T]):
             gathered = [(key, by_key[key]) for key in self._x]
         kind = type(self._x)
         return getattr(kind, "_make", kind)(gathered), self._sizes  # a namedtuple is made in its own way
+
+
+def _agree(call: _Call, op: str, xs: list[Any], check: bool | None) -> tuple[Any, ...]:
+    """The call and the tensors, agreed on where sizes are not given, or where `check` says so."""
+    if check is False and call.sizes is None:
+        xs = [BadInputError("check=False needs sizes: without them the ranks have to ask each other")]
+    if not check or call.sizes is None:
+        return call.agree(op, *xs)
+    given = tuple(call.sizes.tolist() if isinstance(call.sizes, Tensor) else call.sizes)
+    if _is_compiling():  # its numbers may be symbols there, and no text
+        return call, *call._replace(sizes=None).agree(op, *xs)[1:]
+    agreed, *xs = call._replace(sizes=None).agree(f"{op} with sizes {given}", *xs)
+    if agreed.sizes != given:
+        raise BadInputError(f"cannot gather: sizes {given} were given, but the ranks have {agreed.sizes}")
+    return call._replace(sizes=given), *xs
 
 
 def _gather_all(call: _Call, xs: list[Tensor]) -> list[Tensor]:
@@ -125,7 +140,13 @@ def _check_alone(problem: Exception | None, xs: list[Any], dim: int, sizes: Size
 
 
 def all_gather(
-    x: T, dim: int = 0, *, sizes: Sizes | None = None, grad: Literal["sum", "local"] = "sum", group: Any = None
+    x: T,
+    dim: int = 0,
+    *,
+    sizes: Sizes | None = None,
+    grad: Literal["sum", "local"] = "sum",
+    group: Any = None,
+    check: bool | None = None,
 ) -> tuple[T, tuple[int, ...]]:
     """Gather tensors whose size along `dim` differs from rank to rank; differentiable.
 
@@ -140,7 +161,8 @@ def all_gather(
             check that the ranks' calls fit together (see `SHARED_DISTRIBUTED_CHECK` in the README).
         grad: "sum", the true gradient: own slice of the gradient summed over ranks, a collective
             in the backward. "local": own slice of this rank's gradient, no communication.
-        group: the process group; its ranks are counted within the group.
+        group: the process group, a 1-d mesh, or a mesh and its dim; ranks are counted within the group.
+        check: whether the ranks agree first. By default where `sizes` are not given; the same on every rank.
 
     Without a process group, or alone in it, `x` itself comes back with its one size.
 
@@ -148,11 +170,17 @@ def all_gather(
     >>> sizes
     (3,)
     """
-    return all_gather_async(x, dim, sizes=sizes, grad=grad, group=group).wait()
+    return all_gather_async(x, dim, sizes=sizes, grad=grad, group=group, check=check).wait()
 
 
 def all_gather_async(
-    x: T, dim: int = 0, *, sizes: Sizes | None = None, grad: Literal["sum", "local"] = "sum", group: Any = None
+    x: T,
+    dim: int = 0,
+    *,
+    sizes: Sizes | None = None,
+    grad: Literal["sum", "local"] = "sum",
+    group: Any = None,
+    check: bool | None = None,
 ) -> Gathering[T]:
     """Start an `all_gather`, and go on; `wait()` on what it returns gives the same result, with its gradient.
 
@@ -161,15 +189,16 @@ def all_gather_async(
     >>> gathering = all_gather_async(torch.ones(3, 2))
     >>> gathered, sizes = gathering.wait()
     """
-    return Gathering(x, dim, sizes, grad, group)
+    return Gathering(x, dim, sizes, grad, group, check)
 
 
-def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: Any = None) -> Tensor:
+def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: Any = None, check: bool = True) -> Tensor:
     """Sum over ranks, and keep this rank's rows: the adjoint of `all_gather`; differentiable.
 
         (… sum(n) …) on every rank  ->  (… n_r …) on rank r
 
-    Sums of numbers narrower than 32 bits are accumulated in 32 bits or more. Bools are or-ed.
+    Sums of numbers narrower than 32 bits are accumulated in 32 bits or more. Bools are or-ed. The ranks agree first,
+    unless `check=False` says that every rank passes the same sizes, and wants a gradient or none does.
 
     >>> reduce_scatter(torch.ones(3, 2), sizes=[3]).shape
     torch.Size([3, 2])
@@ -177,12 +206,11 @@ def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: Any = None) 
     if not is_distributed(group := group_of(group)):
         _check_alone(None, [x], dim, sizes)
         return x
-    call = _Call(dim, sizes, True, group)
     try:
         own: Any = x.split(ints_of(sizes), dim)[dist.get_rank(group)]  # torch's own error where sizes do not add up
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         own = BadInputError(f"sizes {sizes} for shape {tuple(getattr(x, 'shape', ()))}: {error}")
-    call, agreed = call.agree("reduce_scatter", own)
+    call, agreed = _agree(_Call(dim, sizes, True, group), "reduce_scatter", [own], check)
     if agreed is not own:  # another rank wants the gradient
         x = x.detach().clone().requires_grad_()
     return _differentiably(call, [x], adjoint=True)[0]
