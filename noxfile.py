@@ -190,7 +190,7 @@ def vendor(session: nox.Session) -> None:
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def downstream(session: nox.Session) -> None:
     """Try the vendored file in a temporary copy of a checkout, with its own tests: nox -s downstream -- REPO..."""
-    session.run(python(session), "tools/downstream.py", *session.posargs, external=True)
+    session.run(python(session), "tools/try_downstream.py", *session.posargs, external=True)
 
 
 @nox.session(default=False)

@@ -143,11 +143,11 @@ EVERY_TRANSPORT = pytest.mark.parametrize(
     ("gather", "total", "small"),
     [
         ("_gather_on_gloo", "_sum_on_gloo", 1 << 40),
-        ("_gather_on_gloo", "_sum_on_gloo", -1),
+        ("_gather_by_broadcasts", "_sum_on_gloo", -1),
         ("_gather_by_broadcasts", "_sum_by_all_reduce", 0),
         pytest.param("_gather_by_broadcasts", "_sum_on_nccl", 0, marks=needs_gloo_reduce_scatter),
     ],
-    ids=["all-to-all", "point to point", "broadcasts and all-reduce", "reduce-scatter"],
+    ids=["all-to-all", "broadcasts and even shares", "broadcasts and all-reduce", "reduce-scatter"],
 )
 
 
@@ -197,11 +197,7 @@ def test_only_real_rows_travel(dim: int, worlds: Worlds) -> None:
     case = Case(sizes, dim, "float32", "list", other=(8, 8))
     row = 8 * 4
     for rank, (sent, _) in enumerate(worlds.get("gloo", 4).run("ranks.core:counted", "core local", case)):
-        assert {name for name, *_ in sent} <= {"isend", "irecv"}
-        taken = sum(nbytes for name, nbytes, _ in sent if name == "irecv")
-        given = [nbytes for name, nbytes, _ in sent if name == "isend"]
-        assert taken == (sum(sizes) - sizes[rank]) * row
-        assert given == ([sizes[rank] * row] * 3 if sizes[rank] else [])
+        assert [(name, nbytes) for name, nbytes, _ in sent] == [("broadcast", n * row) for n in sizes], rank
 
 
 def test_the_local_gradient_needs_no_communication(backend: str, worlds: Worlds) -> None:
@@ -212,13 +208,15 @@ def test_the_local_gradient_needs_no_communication(backend: str, worlds: Worlds)
 
 @GLOO_ONLY
 def test_a_skewed_sum_is_shared_out(worlds: Worlds) -> None:
-    """Large and skewed: no rank takes in more than twice its even share of the sum, give or take its own rows."""
+    """Large and skewed: no rank takes in more than its even share of each rank's rows, and its own rows of the sum."""
     sizes = (60000, 10, 0, 500)
     case = Case(sizes, 0, "float32", "list", other=(1, 16))
     total = sum(sizes) * 16 * 4
     for rank, (_, returned) in enumerate(worlds.get("gloo", 4).run("ranks.core:counted", "core sum", case)):
-        taken = sum(nbytes for name, nbytes, _ in returned if name == "irecv")
-        assert taken <= 3 / 4 * total + sizes[rank] * 16 * 4 + 64
+        assert [name for name, *_ in returned] == ["all_to_all_single"] * 2
+        taken = [into for _, _, into in returned]
+        assert abs(taken[0] - total) <= 4 * 4  # W times the W-th part
+        assert taken[1] == sizes[rank] * 16 * 4
 
 
 @pytest.mark.parametrize(("dim", "buffers"), [(0, 1), (1, 2)])

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A small family of our own writing, in the shapes that copies take: rewritten, edited, pasted, broken, related."""
 
+import ast
+
 FAMILY = '''\
 """Rows from every rank, ragged along one dim."""
 
@@ -87,84 +89,29 @@ DEFINITIONS = [
     *("RaggedGather", "Gather", "share_of", "gather"),
 ]
 
-# the same code: other comments, docstrings, layout, local names, annotations, imports and order
-REWRITTEN = '''\
-from __future__ import annotations
-import torch, torch.nn as N
-from torch import distributed as td, Tensor
-from torch.nn.functional import pad
-import torch.autograd as autograd
-from typing import Any
-
-def gather_even(x: Tensor) -> list[Tensor]:
-    """Docstring."""
-    buffers: list[Tensor] = [
-        torch.empty_like(x)
-        for anything in range(td.get_world_size())
-    ]
-    td.all_gather(buffers, x.contiguous()); return buffers
-
-def gather_lengths(x: Tensor, *, dim: int):
-    n = torch.tensor([ x.shape[dim] ], device = x.device)
-    return torch.cat(gather_even(n))
-
-def is_given(value: Any) -> bool: return (value is not None)
-
-def widen(x: Tensor, width: int, dim: int = 0):
-    number = x.ndim - 1 - dim % x.ndim
-    return pad(x, ([0, 0] * number) + [0, width - x.shape[dim]])
-
-class RaggedGather(autograd.Function):
-    """A class docstring."""
-
-    @staticmethod
-    def forward(ctx, x, dim, lengths):
-        """Docstring."""
-        result, lengths = gather_ragged(x, dim, lengths)
-        ctx.dim = dim
-        ctx.lengths = lengths.tolist()
-        return result, lengths
-    @staticmethod
-    def backward(ctx, grad, _):
-        import torch.distributed
-        me = torch.distributed.get_rank()
-        start = sum(ctx.lengths[:me])
-        return grad.narrow(ctx.dim, start, ctx.lengths[me]), None, None
-
-def gather_ragged(x, dim = 0, lengths = None):
-    "Docstring."
-    if not is_given(lengths):
-        # a comment
-        lengths = gather_lengths(x, dim = dim)
-    m = int(lengths.max())
-    w = widen(x, m, dim)
-    t = torch.cat(
-        gather_even(w),
-        dim = dim,
-    )
-    s = torch.arange(m, device = x.device)
-    k = s[None, :] < lengths[:, None]
-    k = k.flatten()
-    i = k.nonzero().flatten()
-    return t.index_select(dim, i), lengths
-
-class Gather(N.Module):
-    def __init__(self, dim: int = 0) -> None:
-        super().__init__()
-        self.dim = dim
-    def forward(self, x, lengths = None):
-        return RaggedGather.apply(x, self.dim, lengths)
-
-def share_of(parts):
-    mine = parts[td.get_rank()]
-    if isinstance(parts, tuple):
-        ns = [len(p) for p in parts]
-    else:
-        ns = [parts.shape[1]] * parts.shape[0]
-    return mine, torch.tensor(ns)
-
-gather = RaggedGather.apply
-'''
+# the same code: without comments, in another layout and order, with other local names, annotations and imports
+_REWRITTEN = {
+    "import torch.distributed as dist": "from torch import distributed as td",
+    "dist.": "td.",
+    "from torch import nn\n": "import torch.nn as N\n",
+    "nn.Module": "N.Module",
+    "from torch.autograd import Function": "import torch.autograd as autograd",
+    "(Function)": "(autograd.Function)",
+    "from torch.nn import functional": "from torch.nn.functional import pad",
+    "functional.pad(": "pad(",
+    "def widen(x, width, dim=0):": "def widen(x: torch.Tensor, width: int, dim: int = 0) -> torch.Tensor:",
+    "    mine = ": "    n: torch.Tensor = ",
+    "gather_even(mine)": "gather_even(n)",
+    "is_real": "k",
+    "together": "t",
+    "begin": "start",
+    "own": "ours",
+    "        rank = ": "        import torch.distributed\n        rank = ",
+}
+REWRITTEN = ast.unparse(ast.Module([*(tree := ast.parse(FAMILY).body)[:6], *reversed(tree[6:-1]), tree[-1]], []))
+for _old, _new in _REWRITTEN.items():
+    assert _old in REWRITTEN, _old
+    REWRITTEN = REWRITTEN.replace(_old, _new)
 
 # what a project would have around a pasted copy
 LARGER = """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Builds a downstream project on disk: a package or a flat module, an old `distributed.py`, a git history."""
+"""Builds trees on disk: files, a git history, sources that a test may change."""
 
 import os
 import shutil
@@ -7,17 +7,6 @@ import subprocess
 from pathlib import Path
 
 from shared_distributed_tools.render import sources
-
-OLD = '"""The old copy."""\n\nimport torch.distributed as dist\n\n\ndef gather(t):\n    return dist.all_gather(t)\n'
-
-# layout -> adapter, the file to replace, the files that make the layout
-LAYOUTS: dict[str, tuple[str, str, dict[str, str]]] = {
-    "musiclm": ("musiclm", "musiclm_pytorch/distributed.py", {"musiclm_pytorch/__init__.py": ""}),
-    "spear-tts": ("spear-tts", "spear_tts_pytorch/distributed.py", {"spear_tts_pytorch/__init__.py": ""}),
-    "mirasol": ("mirasol", "mirasol_pytorch/distributed.py", {"mirasol_pytorch/__init__.py": ""}),
-    "st-moe": ("st-moe", "st_moe_pytorch/distributed.py", {"st_moe_pytorch/__init__.py": ""}),
-    "flat": ("musiclm", "distributed.py", {"musiclm.py": "from distributed import AllGather\n"}),
-}
 
 CORE = Path("shared/distributed/src/shared_distributed")
 MINE = "# a line of the downstream project's own\n"
@@ -53,13 +42,6 @@ def committed(repo: Path) -> Path:
     return repo
 
 
-def make_repo(folder: Path, layout: str, *, extra: dict[str, str] | None = None, under_git: bool = True) -> Path:
-    """A project in one of the layouts, with the old file in place, committed."""
-    _, target, files = LAYOUTS[layout]
-    repo = write_files(folder / f"{layout}-pytorch", {**files, target: OLD, **(extra or {})})
-    return committed(repo) if under_git else repo
-
-
 def copy_sources(folder: Path) -> Path:
     """The sources as a tree of their own, for a test to change."""
     ignore = shutil.ignore_patterns("__pycache__", "tests")
@@ -69,9 +51,9 @@ def copy_sources(folder: Path) -> Path:
 
 
 def newer(tree: Path, word: str = "Newer") -> Path:
-    """Sources whose rendered files say one word more, at the top: the core's docstring is every file's own."""
-    package = tree / CORE / "__init__.py"
-    package.write_text(package.read_text().replace('"""', f'"""{word}: ', 1))
+    """Sources whose rendered files say one word more, near the top: in the docstring of the first error."""
+    module = tree / CORE / "_errors.py"
+    module.write_text(module.read_text().replace('    """', f'    """{word}: ', 1))
     return tree
 
 

@@ -288,7 +288,7 @@ def asynchronously(rows: int) -> dict[str, Any]:
 
 def peak_over_output(dim: int) -> float:
     """The most that a gather allocates at one time, over the size of its output; 4 MiB a rank."""
-    from shared_distributed_tools.bench.memory import peak_bytes
+    from bench.measure import peak_bytes
 
     rank, world = dist.get_rank(), dist.get_world_size()
     sizes = [1024 * (r + 1) for r in range(world)]

@@ -15,9 +15,10 @@ HERE = Path(__file__).parent
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The suites' own rule goes by the names of files; this one by the folder."""
-    if not collection_path.name.startswith("test_"):
+    suite, vendored = config.getoption("--suite"), config.getoption("--vendored")
+    if not collection_path.name.startswith("test_") or not (suite or vendored):
         return None
-    return config.getoption("--suite") not in (None, "tools") or config.getoption("--vendored")
+    return vendored or suite != "tools"
 
 
 @pytest.hookimpl(tryfirst=True)

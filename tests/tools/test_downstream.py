@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from downstream.trees import LAYOUTS, OLD, git, make_repo
+from downstream.projects import PROJECTS
+from downstream.trees import commit, git, write_files
 
-SCRIPT = Path(__file__).resolve().parents[2] / "tools/downstream.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "tools/try_downstream.py"
 # looks the module up without importing it: these trees have no use for torch
 LOOKS = """\
 import importlib.util
@@ -34,30 +35,30 @@ def downstream(*repos: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_each_layout_runs_with_the_file_swapped_in(tmp_path: Path, layout: str) -> None:
+@pytest.mark.parametrize("name", CHECKS)
+def test_each_layout_runs_with_the_file_swapped_in(tmp_path: Path, name: str) -> None:
     """The project's own check sees our file under the old name; what ran is printed; the checkout stays as it is."""
-    adapter, target, _ = LAYOUTS[layout]
-    module = target.removesuffix(".py").replace("/", ".")
-    files, prints = CHECKS[layout]
-    repo = make_repo(tmp_path, layout, extra={name: text.replace("{module}", module) for name, text in files.items()})
+    project = PROJECTS[name]
+    files, prints = CHECKS[name]
+    module = project.copy.removesuffix(".py").replace("/", ".")
+    repo = project.make(tmp_path, name)
+    commit(write_files(repo, {file: text.replace("{module}", module) for file, text in files.items()}))
     done = downstream(repo)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{adapter} at {target}; running python" in done.stdout
+    assert f"{project.adapter} at {project.copy}; running python" in done.stdout
     assert prints in done.stdout
-    assert (repo / target).read_text() == OLD
     assert git(repo, "status", "--short") == ""
 
 
 def test_a_project_that_fails_is_reported(tmp_path: Path) -> None:
     """Exit code 1 if any fails, or fits no adapter, and the others run all the same."""
-    bad = make_repo(tmp_path / "bad", "spear-tts", extra={"check.py": "raise SystemExit(3)\n"})
-    good = make_repo(tmp_path / "good", "musiclm", extra={"check.py": ""})
+    bad = write_files(tmp_path / "bad", {**PROJECTS["spear-tts"].files, "check.py": "raise SystemExit(3)\n"})
+    good = write_files(tmp_path / "good", {**PROJECTS["musiclm"].files, "check.py": ""})
     (tmp_path / "other").mkdir()
     (tmp_path / "other/assert.py").write_text("print('ran')\n")
     done = downstream(bad, tmp_path / "other", good)
     assert done.returncode == 1
-    assert "spear-tts-pytorch: python check.py ended with exit code 3" in done.stdout
+    assert "bad: python check.py ended with exit code 3" in done.stdout
     assert "other: one adapter has to fit its layout, found none" in done.stdout
     assert "\nran" not in done.stdout
-    assert "musiclm-pytorch: python check.py ended with exit code 0" in done.stdout
+    assert "good: python check.py ended with exit code 0" in done.stdout

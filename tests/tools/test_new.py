@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`adapters new`: what CONTRIBUTING.md says about a fifth adapter, done."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -58,19 +57,6 @@ def test_the_new_adapter_passes_its_tests(checkout: Path) -> None:
     assert passed >= 8, done.stdout
 
 
-def test_the_contract_is_what_is_tested(checkout: Path) -> None:
-    """A name that the contract promises and the module lacks fails the contract test."""
-    file = checkout / "packages/newproj/contract.json"
-    before = file.read_text()
-    contract = json.loads(before)
-    contract["api"]["pad_dim_to"] = "(t, length, dim=0)"
-    file.write_text(json.dumps(contract))
-    done = its_tests(checkout, "-k", "names_and_signatures", "tests/test_contract.py")
-    file.write_text(before)
-    assert done.returncode == 1
-    assert "pad_dim_to" in done.stdout
-
-
 def test_the_new_adapter_can_be_vendored(checkout: Path, tmp_path: Path) -> None:
     """The command knows it, and finds the file that it replaces."""
     (tmp_path / "newproj").mkdir()
@@ -106,10 +92,3 @@ def test_what_cannot_be_is_refused(arguments: tuple[str, ...], words: str, check
     assert done.returncode == 2
     assert words in done.stderr
     assert sorted(checkout.glob("packages/*")) == before
-
-
-def test_outside_a_checkout_it_is_refused(tmp_path: Path) -> None:
-    """There is nothing to add an adapter to."""
-    done = new(tmp_path, "newproj", "--like", "mirasol", "--replaces", "x/distributed.py")
-    assert done.returncode == 2
-    assert "run `adapters new` at the root of one" in done.stderr

@@ -58,10 +58,7 @@ class LazyGroup(click.Group):
         except ToolError as error:
             raise _CouldNotError(str(error)) from error
         except ModuleNotFoundError as error:
-            msg = (
-                f"this needs {error.name}; in a checkout of shared-distributed:\n"
-                "  pip install ./shared/distributed ./packages/* './tools[torch]'"
-            )
+            msg = f"this needs {error.name}; in a checkout of shared-distributed: pip install './tools[torch]'"
             raise _CouldNotError(msg) from error
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""All of it: both sides loaded, every case played by the old file and by the adapter, every pair judged."""
+"""All of it: every case played by the old file and by the adapter, every pair of outcomes judged."""
 
 import hashlib
 import tempfile
@@ -23,7 +23,7 @@ from .play import play, start
 from .verdict import Finding, Verdict, judge
 
 HANGS = 3  # of one function at one world size: the rest is taken for hung as well, or a run would have no end
-# a rank that waits for another is found, and ended, by the parent; whoever is done has seen all that there is to see
+# the parent ends ranks that wait for each other: all have the same work, so the others are done soon after the first
 DEADLINES = Deadlines(collective=600.0, case=30.0, kill=30.0, after_first=5.0)
 _LOADING = Deadlines(collective=600.0, case=120.0, kill=120.0)
 # what ranks import, but for a user's code; the last is what a first backward imports

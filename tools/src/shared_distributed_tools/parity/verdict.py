@@ -57,12 +57,12 @@ class Finding(NamedTuple):
 
     case: Case
     verdict: Verdict
-    difference: Difference = Difference("", "", "")  # the one that says most, where there is any
+    difference: Difference = Difference("", "", "")  # the one that says most
     right: str = ""  # where values differ: whose is right
 
 
 def judge(case: Case, old: Outcome, new: Outcome, alone: str) -> Finding:
-    """Compare what all ranks saw, and where that differs ask who is right; `alone` as the adapter's contract has it."""
+    """Compare what all ranks observed, and where that differs ask who is right; `alone` as in the contract."""
     differences = _differences(old, new)
     if differences:
         old_right, new_right = (_is_right(case, outcome, alone) for outcome in (old, new))
@@ -76,7 +76,7 @@ def judge(case: Case, old: Outcome, new: Outcome, alone: str) -> Finding:
         if case.depends_on_adapter:  # another adapter's answer would be as right
             whose = ""
         return Finding(case, Verdict.DIFFERENT, (relied_on or differences)[0], whose)
-    missing = sorted({name for seen in old.by_rank if seen is not None for name in seen.not_defined})
+    missing = sorted({name for observed in old.by_rank if observed is not None for name in observed.not_defined})
     if missing:
         names = Difference(_NAMES, f"NameError: {', '.join(missing)}", "the same, with these names supplied")
         return Finding(case, Verdict.BETTER, names)
@@ -126,12 +126,12 @@ def _is_right(case: Case, outcome: Outcome, alone: str) -> bool:
     if outcome.broken:
         return False
     if case.may_raise_only:
-        return all(seen is not None and seen.raised is not None for seen in outcome.by_rank)
-    for rank, seen in enumerate(outcome.by_rank):
+        return all(observed is not None and observed.raised is not None for observed in outcome.by_rank)
+    for rank, observed in enumerate(outcome.by_rank):
         right = truth(case, rank, alone)
-        if right is None or seen is None or seen.raised is not None:
+        if right is None or observed is None or observed.raised is not None:
             return False
-        if any(seen.parts.get(part) != value for part, value in right.items()):
+        if any(observed.parts.get(part) != value for part, value in right.items()):
             return False
     return True
 
@@ -139,14 +139,14 @@ def _is_right(case: Case, outcome: Outcome, alone: str) -> bool:
 def _whole_in_words(outcome: Outcome) -> str:
     if not outcome.broken:
         return _end_in_words(outcome.by_rank[0])
-    raised = [seen.raised for seen in outcome.by_rank if seen is not None and seen.raised is not None]
+    raised = [observed.raised for observed in outcome.by_rank if observed is not None and observed.raised is not None]
     after = f", after another rank raised {raised[0].name}" if raised and outcome.broken == HUNG else ""
     return f"{outcome.broken}{after}"
 
 
-def _end_in_words(seen: Observation | None) -> str:
-    if seen is None or seen.raised is None:
+def _end_in_words(observed: Observation | None) -> str:
+    if observed is None or observed.raised is None:
         return _RETURNED
-    message = " ".join(seen.raised.message.split())
+    message = " ".join(observed.raised.message.split())
     message = message if len(message) <= _LONG else message[: _LONG - 1] + "…"
-    return f"{seen.raised.name} in {seen.raised.step}" + (f": {message}" if message else "")
+    return f"{observed.raised.name} in {observed.raised.step}" + (f": {message}" if message else "")

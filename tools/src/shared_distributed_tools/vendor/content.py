@@ -138,9 +138,9 @@ def _no_base(seen: Vendored, ours: bytes, nearest: bytes | None, checkout: Check
     elif checkout.is_shallow:
         why = "this clone is shallow; `git fetch --unshallow` brings the rest"
     elif nearest is not None:
-        why = "a hook reformatted the file, or it was edited, in the commit that brought it"
+        why = "the first commit that has it has edits already: squashed, reformatted by a hook, or made at once"
     else:
-        why = "no commit has it: it was squashed with later edits, or its branch is gone"
+        why = "no commit has it: its branch is gone, or it was never committed"
     start, label = (seen.body, "your file") if nearest is None else (nearest, "as first committed")
     diffs = [] if nearest is None else [unified(nearest, seen.body, label, "your edits")]
     diffs += [unified(start, ours, label, "this release")]
