@@ -66,23 +66,51 @@ def make_tensor(spec: dict[str, Any]) -> Any:
     shape = spec.get("shape", (2, 3))
     if kind == "meta":
         return torch.empty(shape, device="meta")
+    if kind == "uninitialized":
+        return nn.UninitializedParameter()
+    if kind == "nested":
+        return torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
+    if kind == "quantized":
+        return torch.quantize_per_tensor(torch.ones(shape), 0.5, 0, torch.qint8)
+    if kind == "DTensor":
+        return distributed_tensor(values(dist.get_rank(), shape, "float32"))
     x = values(dist.get_rank(), shape, spec.get("dtype", "float32")).to(device())
     return x.to_sparse() if kind == "sparse" else x
 
 
-def call_reduce_scatter(shapes: list[tuple[int, ...]], sizes: list[Any], dim: int, check: bool) -> Outcome:
+def distributed_tensor(x: torch.Tensor) -> Any:
+    """A DTensor around this rank's part; nobody else is asked."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    mesh = DeviceMesh.from_group(dist.group.WORLD, "cpu")
+    return DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
+
+
+def call_reduce_scatter(specs: list[dict[str, Any]], sizes: list[Any], dim: int, check: bool) -> Outcome:
     rank = dist.get_rank()
     os.environ["SHARED_DISTRIBUTED_CHECK"] = "1" if check else "0"
-    x = values(rank, shapes[rank], "float32").to(device())
+    x = make_tensor(specs[rank])
     outcome = attempt(lambda: core().reduce_scatter(x, dim, sizes=sizes[rank]))
     os.environ["SHARED_DISTRIBUTED_CHECK"] = "0"
+    return usable_after(outcome)
+
+
+def call_helper(who: str, name: str, specs: list[dict[str, Any]]) -> Outcome:
+    """One of the helpers of the core or of an adapter, on a tensor of each rank's own."""
+    spec, module = specs[dist.get_rank()], core() if who == "core" else adapter(who)
+    return usable_after(attempt(lambda: getattr(module, name)(make_tensor(spec), **spec.get("kwargs", {}))))
+
+
+def usable_after(outcome: Outcome) -> Outcome:
+    """The same, in a group that can still be used; otherwise this rank fails, and the world is made anew."""
+    ones = torch.ones(1, device=device())
+    try:
+        dist.all_reduce(ones)
+    except Exception as error:
+        raise AssertionError(f"the group is lost after {outcome}") from error
+    assert ones.item() == dist.get_world_size()
     return outcome
-
-
-def call_helper(name: str, specs: list[dict[str, Any]]) -> Outcome:
-    """One of the core's helpers, on a tensor of each rank's own."""
-    spec = specs[dist.get_rank()]
-    return attempt(lambda: getattr(core(), name)(make_tensor(spec), **spec.get("kwargs", {})))
 
 
 def different_operations() -> Outcome:
