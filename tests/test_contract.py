@@ -164,6 +164,13 @@ def test_musiclm_modules_from_old_pickles_work() -> None:
             assert seen == {"stale": ["StaleAnswerWarning at calls.py"], "gathered": [1.0, 1.0, 1.0], "sizes": [1, 2]}
 
 
+@pytest.mark.suite("st-moe")
+def test_st_moe_modules_from_old_pickles_work(backend: str, worlds: Worlds) -> None:
+    """The original's had no `all_reduce_grads`: without it, as ever."""
+    answers = worlds.get(backend, 2).run("ranks.calls:st_moe_from_an_old_pickle")
+    assert answers == [([0.0, 1.0, 1.0], [1, 2], [rank + 1.0] * (rank + 1)) for rank in range(2)]
+
+
 @pytest.mark.suite("mirasol")
 def test_mirasol_remembers_its_first_answer_and_warns_once() -> None:
     """The cache outlives the arrival of the group; `cache_clear` ends it."""

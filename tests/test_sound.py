@@ -11,8 +11,9 @@ import torch
 
 from conftest import ADAPTERS
 from harness import Worlds
+from old_torch import needs_compile
 from oracle import Case, gathered, same, upstream, values
-from ranks.sound import curve, factor, lookup, start
+from ranks.sound import Mixture, curve, factor, lookup, start
 from test_gradients import marked
 from test_matrix import SUBJECTS
 
@@ -296,3 +297,104 @@ def test_a_torch_without_c10d(name: str) -> None:
     run = partial(subprocess.run, capture_output=True, text=True, check=False)
     done = run([sys.executable, "-W", "ignore", "-c", WITHOUT_C10D + ALONE[name]])
     assert done.returncode == 0, done.stderr
+
+
+# ------------------------------------------------------------------ torch.compile
+
+
+SPELLINGS = [
+    pytest.param(name, how, marks=pytest.mark.suite(name))
+    for name, hows in {
+        "musiclm": ["module", "function"],
+        "spear-tts": ["function", "all_gather"],
+        "mirasol": ["function", "all_gather"],
+        "st-moe": ["module", "function"],
+    }.items()
+    for how in hows
+]
+
+
+@needs_compile
+@pytest.mark.parametrize(
+    ("compiled", "summed", "given"),
+    [([0], False, False), ([0], True, False), ([0], True, True), ([0, 1, 2], True, False)],
+    ids=["local", "sum", "sum, sizes given", "sum, every rank compiled"],
+)
+@pytest.mark.parametrize(("name", "how"), SPELLINGS)
+@pytest.mark.only_over("gloo", "nccl", reason="compiled code calls what the other tests call here")
+def test_compiled_regions(
+    name: str,
+    how: str,
+    compiled: list[int],
+    summed: bool,
+    given: bool,
+    backend: str,
+    worlds: Worlds,
+    request: pytest.FixtureRequest,
+) -> None:
+    """However the gather is spelled: compiled ranks meet eager ones, with the values and gradients of eager mode.
+
+    A vendored file is a graph break. The package compiles whole, but for a Function's `apply` without sizes.
+    """
+    case = Case((1, 2, 3), 0, "float32")
+    shape = gathered(case).shape
+    subject = f"{name} {'sum' if summed else 'local'}"
+    whole = not request.config.getoption("--vendored") and (how != "function" or given)
+    answers = worlds.get(backend, 3).run("ranks.sound:compiled_on", compiled, whole, name, how, summed, given, case)
+    for rank, (out, sizes, gradient, broken) in enumerate(answers):
+        assert same(out, gathered(case) * 2 + 1)
+        assert sizes == [1, 2, 3]
+        assert same(gradient, 2 * total(case, rank, subject, lambda r: upstream(r, shape, "float32")))
+        assert broken == (rank in compiled and not whole)
+
+
+IMPORTED = """
+import sys
+import torch, torch.distributed, torch.nn, torch.autograd
+before = set(sys.modules)
+import {module}
+loaded = sorted(name for name in set(sys.modules) - before if name.startswith("torch."))
+assert not [name for name in loaded if name.startswith(("torch._dynamo", "torch._inductor"))], loaded
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "shared_distributed",
+        *[pytest.param(f"{name.replace('-', '_')}_distributed", marks=pytest.mark.suite(name)) for name in ADAPTERS],
+    ],
+)
+def test_importing_loads_no_compiler(module: str) -> None:
+    """Dynamo takes seconds to load, and most programs never compile."""
+    code = [sys.executable, "-W", "ignore", "-c", IMPORTED.format(module=module)]
+    done = subprocess.run(code, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# ------------------------------------------------------------------ a mixture of experts
+
+
+@pytest.mark.suite("st-moe")
+@pytest.mark.parametrize("sizes", [(3, 5, 4), (6, 0, 3)], ids=str)
+def test_experts_on_different_ranks_get_exact_gradients(sizes: tuple[int, ...], backend: str, worlds: Worlds) -> None:
+    """st-moe with `all_reduce_grads`, a loss of each rank's own: gradients are those of one process.
+
+    Left out, as in the original, an expert's gradient knows its own rank's loss only.
+    """
+    ranks = [Mixture(rank, sizes) for rank in range(3)]
+    gate = ranks[0].gate
+    order, parts = Mixture.routed(torch.cat([rank.tokens for rank in ranks]), gate)
+    assert all(len(part) for part in parts), "every expert has something to do"
+    answers = torch.cat([(part @ rank.expert).tanh() for part, rank in zip(parts, ranks, strict=True)])
+    outputs = torch.zeros_like(answers).index_copy(0, order, answers).split(sizes)
+    loss = sum(Mixture.loss(rank, outputs[rank]) for rank in range(3))
+    leaves = [rank.tokens for rank in ranks] + [rank.expert for rank in ranks]
+    *expected, of_gate = torch.autograd.grad(loss, [*leaves, gate])
+
+    found = worlds.get(backend, 3).run("ranks.sound:mixture_of_experts", True, sizes)
+    torch.testing.assert_close([tokens for tokens, _, _ in found], list(expected[:3]))
+    torch.testing.assert_close([expert for _, expert, _ in found], list(expected[3:]))
+    torch.testing.assert_close(sum(gate for _, _, gate in found), of_gate)
+    as_ever = worlds.get(backend, 3).run("ranks.sound:mixture_of_experts", False, sizes)
+    assert max(float((own[1] - right).abs().max()) for own, right in zip(as_ever, expected[3:], strict=True)) > 0.1

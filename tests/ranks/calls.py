@@ -212,6 +212,18 @@ def musiclm_from_an_old_pickle() -> dict[str, Any]:
     return {"stale": stale, "gathered": again(x)[0].tolist(), "sizes": again(x)[1].tolist()}
 
 
+def st_moe_from_an_old_pickle() -> tuple[list[float], list[int], list[float]]:
+    """The same for st-moe, whose original knew its dim only: the gradient is the original's own slice."""
+    cls, rank = adapter("st-moe").AllGather, dist.get_rank()
+    old = cls.__new__(cls)
+    old.__setstate__(pickle.loads(pickle.dumps({**nn.Module().__dict__, "dim": 0})))
+    again = pickle.loads(pickle.dumps(old))
+    x = torch.full((rank + 1,), float(rank), device=device(), requires_grad=True)
+    gathered, sizes = again(x)
+    (gathered * (rank + 1)).sum().backward()
+    return gathered.tolist(), sizes.tolist(), x.grad.tolist()  # type: ignore[union-attr]
+
+
 def mirasol_asked_too_early() -> dict[str, Any]:
     """The cached answer: kept, warned about once, and forgotten on request."""
     ask = adapter("mirasol").get_is_distributed

@@ -208,3 +208,85 @@ def unusable_with_sizes(subject: str, kinds: list[str]) -> Outcome:
 
     x = make_tensor({"kind": kinds[dist.get_rank()]})
     return attempt(lambda: gather_by(subject)(x, 0, [2] * dist.get_world_size()) and None)
+
+
+# ------------------------------------------------------------------ torch.compile, on some ranks
+
+
+def spelled(name: str, how: str, summed: bool) -> Any:
+    """A gather as downstream code may write it: a module, a Function's apply, or all_gather."""
+    module = adapter(name)
+    if how == "module":
+        gather = module.AllGather(dim=0, **({"all_reduce_grads": True} if summed else {}))
+        return lambda x, sizes: gather(x, sizes)
+    last = [True] if summed else [False] if name == "musiclm" else []
+    if how == "all_gather":
+        return lambda x, sizes: module.all_gather(x, 0, sizes, *last)
+    function = getattr(module, "AllGatherFunction", module.AllGather)
+    return lambda x, sizes: function.apply(x, 0, sizes, *last)
+
+
+def compiled_on(
+    ranks: list[int], whole: bool, name: str, how: str, summed: bool, given: bool, case: Case
+) -> tuple[Any, ...]:
+    """Values, sizes and gradient of a region that some ranks compile, and whether its graph was broken there."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    rank, gather = dist.get_rank(), spelled(name, how, summed)
+
+    def region(x: Tensor, sizes: Any, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gathered, found = gather(x * 2, sizes)
+        return gathered + 1, found, (gathered * weight).sum()
+
+    x = make_input(case, rank).requires_grad_()
+    weight = upstream(rank, case.shape(sum(case.sizes)), case.dtype).to(device())
+    run = torch.compile(region, backend="aot_eager", fullgraph=whole) if rank in ranks else region
+    gathered, found, loss = run(x, list(case.sizes) if given else None, weight)
+    (gradient,) = torch.autograd.grad(loss, x)
+    return gathered, found.tolist(), gradient, bool(counters["graph_break"])
+
+
+# ------------------------------------------------------------------ a mixture of experts
+
+
+class Mixture:
+    """What a rank of a mixture of experts holds: tokens and an expert of its own, a gate like the others'."""
+
+    def __init__(self, rank: int, sizes: Sizes) -> None:
+        self.tokens = values(rank, (sizes[rank], 4), "float64").sin().requires_grad_()
+        self.expert = values(rank + 7, (4, 4), "float64").sin().requires_grad_()
+        self.gate = values(3, (4, len(sizes)), "float64").cos().requires_grad_()
+
+    def leaves(self) -> list[Tensor]:
+        return [self.tokens, self.expert, self.gate]
+
+    @staticmethod
+    def routed(tokens: Tensor, gate: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The order in which tokens go to experts, and those of each expert, weighed by the gate."""
+        scores = (tokens @ gate).softmax(1)
+        best = scores.argmax(1)
+        order = best.argsort(stable=True)
+        counts = torch.bincount(best, minlength=scores.shape[1]).tolist()
+        weighed = (tokens * scores.gather(1, best[:, None]))[order]
+        return order, weighed.split(counts)
+
+    @staticmethod
+    def loss(rank: int, outputs: Tensor) -> Tensor:
+        weight = upstream(rank, outputs.shape, "float64").to(outputs.device)
+        return (weight * outputs**2).sum() + outputs.sum() ** 2 / (rank + 1)
+
+
+def mixture_of_experts(all_reduce_grads: bool, sizes: Sizes) -> list[Tensor]:
+    """Each expert on a rank of its own, each rank with a loss on its own tokens: the gradients of all that it holds."""
+    moe, rank, mine = adapter("st-moe"), dist.get_rank(), Mixture(dist.get_rank(), sizes)
+    tokens, expert, gate = (leaf.detach().to(device()).requires_grad_() for leaf in mine.leaves())
+    gather = moe.AllGather(dim=0, **({"all_reduce_grads": True} if all_reduce_grads else {}))
+    everyones, found = gather(tokens)
+    order, parts = mine.routed(everyones, gate)
+    own, counts = moe.split_by_rank(parts)
+    answers, _ = gather((own @ expert).tanh(), sizes=counts)
+    outputs = torch.zeros_like(answers).index_copy(0, order, answers)
+    loss = mine.loss(rank, outputs.split(found.tolist())[rank])
+    return list(torch.autograd.grad(loss, [tokens, expert, gate]))
