@@ -29,6 +29,7 @@ EDITABLE = [word for folder in DISTRIBUTIONS for word in ("-e", f"./{folder}")]
 SUITES = [
     *[(suite, backend) for suite in ["core", *ADAPTERS] for backend in ["gloo", "nccl-rules", "nccl"]],
     ("vendored", "gloo"),
+    ("vendored", "nccl-rules"),
     ("tools", ""),
 ]
 
@@ -80,7 +81,7 @@ def tests(session: nox.Session, suite: str, backend: str) -> None:
             reason = f"needs 2 CUDA devices, found {found}"
             session.error(reason) if "--require-nccl" in session.posargs else session.skip(reason)
     if suite == "vendored":
-        run(session, "pytest", "-q", "--vendored", *arguments)
+        run(session, "pytest", "-q", "--vendored", f"--backend={backend}", *arguments)
     else:
         run(session, "pytest", "-q", f"--suite={suite}", *([f"--backend={backend}"] if backend else []), *arguments)
 

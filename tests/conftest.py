@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Options, and the fixtures that give tests their ranks."""
 
-import multiprocessing.forkserver
 import os
 import shutil
 import sys
@@ -147,14 +146,3 @@ def worlds() -> Iterator[Worlds]:
 def backend(request: pytest.FixtureRequest) -> str:
     """What the ranks speak over."""
     return str(request.config.getoption("--backend"))
-
-
-@pytest.fixture(scope="session")
-def server_of_the_tools() -> None:
-    """The one server of a test run that forks ranks, begun with all that ranks of the tools import."""
-    from shared_distributed_tools.bench import world
-
-    from shared_distributed_tools.parity import ranks
-
-    multiprocessing.set_forkserver_preload([*ranks.PRELOADED, *world.PRELOADED, "pytest"])
-    multiprocessing.forkserver.ensure_running()

@@ -64,13 +64,11 @@ def _arm(stage: str, number: int) -> None:
         os.kill(os.getpid(), number)
 
     if stage == "exchange":
-        fast.TRANSPORTS["gloo"] = fast.TRANSPORTS["gloo"]._replace(exchange=strike)
-    elif stage == "between":
-        fast.TRANSPORTS["gloo"] = fast.TRANSPORTS["gloo"]._replace(gather=strike)
-    elif stage == "data":
-        dist.isend = strike  # later, a rank may have all that it needs of this one
-    else:
+        fast.FastCall.spread = strike
+    elif stage == "backward":
         fast.TRANSPORTS["gloo"] = fast.TRANSPORTS["gloo"]._replace(total=strike)
+    else:  # before its first send: later, a rank may have all that it needs of this one
+        fast.TRANSPORTS["gloo"] = fast.TRANSPORTS["gloo"]._replace(gather=strike)
 
 
 def lost_store(timeout: float, how: str) -> Seen:

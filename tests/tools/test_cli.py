@@ -32,7 +32,7 @@ import sys
 from click.testing import CliRunner
 from shared_distributed_tools.cli import main
 
-HEAVY = {"torch", "einops", "libcst", "rich"}
+HEAVY = {"torch", "einops", "rich", "tomlkit"}
 assert CliRunner().invoke(main, ["--help"]).exit_code == 0
 print(sorted(HEAVY & set(sys.modules)))
 for command in sys.argv[1:]:

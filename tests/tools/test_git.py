@@ -53,6 +53,7 @@ def test_names_are_never_patterns(repo: Path) -> None:
     write_files(repo, {"pages/[id]/a*.py": "x = 1\n", "pages/i/ab.py": "x = 2\n"})
     commit(repo)
     assert around(repo).committed(repo / "pages/[id]/a*.py") == b"x = 1\n"
+    assert not around(repo).is_staged(repo / "pages/[id]/a*.py")
 
 
 def test_before_the_first_commit_nothing_is_held(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from downstream.trees import committed, copy_sources, edit, git, newer
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.render import render, rendered_parts, sources
 from shared_distributed_tools.render.header import Header, hash_of, looks_generated, split
+from shared_distributed_tools.render.shim import shim, shim_of
 from shared_distributed_tools.repo.git import revision_of
 from shared_distributed_tools.vendor.state import State, inspect
 
@@ -31,6 +32,14 @@ def test_the_header_says_where_the_file_comes_from(name: str) -> None:
     assert all(line.startswith("# ") for line in lines)
     assert any(line.startswith("# @generated") for line in lines)
     assert str(ROOT) not in render(name)
+
+
+def test_the_notes_of_other_releases_do_not_matter() -> None:
+    """Two lines have the facts; the comments below them may say something else, or be gone."""
+    header, body = rendered_parts("musiclm")
+    facts = header.encode().splitlines(keepends=True)[:2]
+    for notes in ([], [b"# other words\n", b"#\n"]):
+        assert split(b"".join([*facts, *notes]) + body) == (header, body)
 
 
 def test_only_a_header_looks_like_one() -> None:
@@ -81,7 +90,6 @@ def test_a_header_that_was_changed_is_not_read(tmp_path: Path) -> None:
     for old, new in (
         ("adapter musiclm", "adapter Musiclm"),
         ("# body: sha256 ", "# body: sha256 0"),
-        ("# fmt: off", "# fmt: on"),
         ("# @generated", "import os\n# @generated"),
     ):
         text = render("musiclm")
@@ -125,3 +133,13 @@ def test_a_later_release_is_not_judged_by_this_one(tmp_path: Path) -> None:
     assert inspect(tmp_path, tmp_path / "x.py").state is State.CURRENT, "the same body is current, whatever its version"
     edit(tmp_path / "x.py", "tools 99.0:", "tools later:")
     assert inspect(tmp_path, tmp_path / "x.py").state is State.CURRENT
+
+
+def test_the_shim_of_any_release_is_known() -> None:
+    """It may hand on more or fewer names; one with anything else in it, or that does not parse, is somebody's file."""
+    adapter = ADAPTERS["spear-tts"]
+    text = shim(adapter)
+    assert shim_of(text.encode()) is shim_of(text.replace("\n", "\r\n").encode()) is adapter
+    assert shim_of(text.replace("    AllGather,\n", "    AllGather,\n    GatherError,\n").encode()) is adapter
+    for other in (text + "x = 1\n", text.replace("from spear", "from other"), text + "(", text[3:], ""):
+        assert shim_of(other.encode()) is None

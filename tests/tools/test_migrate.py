@@ -214,7 +214,7 @@ def test_several_copies_have_to_be_told_apart(repo: Path, project: Project) -> N
         assert refused(run(*command, repo), "say which with --path")
     plan = json.loads(run("plan", repo, "--path", "./spear_tts_pytorch/../second.py", "--json").stdout)
     assert plan["copy"] == "second.py"
-    done("migrate", repo, "--to", "vendored", "--path", "second.py", "--write")
+    done("migrate", repo, "--to", "vendored", "--path", "./second.py", "--write")
     assert git(repo, "status", "--short") == " M second.py\n"
 
 
@@ -262,8 +262,8 @@ ON_CORE = {
         (None, {ALIGN: ON_CORE[ALIGN]}, COPY, ("core", "dependency missing", 1)),
         ("package", {"pyproject.toml": ("spear-tts-distributed", "x")}, "", ("package", "dependency missing", 1)),
         ("vendored", {COPY: ("import torch\n", "import torch  # mine\n")}, "", ("vendored", "edited", 1)),
-        ("package", {COPY: ("all_gather,\n", "all_gather as AllGather,\n")}, "", ("original", "original, edited", 1)),
-        ("vendored", {COPY: ("# body", "# Body")}, "", ("vendored", "its own way to gather", 1)),
+        ("package", {COPY: ("__all__ = [", "AllGather = 1\n__all__ = [")}, "", ("original", "original, edited", 1)),
+        ("vendored", {COPY: ("# body", "# Body")}, "", ("vendored", "edited", 1)),
         (None, {}, "spear_tts_pytorch", ("", "no copy", 0)),
     ],
 )

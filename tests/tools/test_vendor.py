@@ -190,7 +190,7 @@ STATES: list[tuple[str, bool, Callable[[str], str]]] = [
     ("conflict", False, lambda text: text + "<<<<<<< your edits\nx\n=======\ny\n>>>>>>> new\n"),
     ("newer", False, later),
     ("shim", False, lambda text: SHIM),
-    ("original", False, lambda text: SHIM + MINE),
+    ("original", False, lambda text: SHIM + "MINE = 1\n"),
 ]
 
 
@@ -346,11 +346,12 @@ def test_a_merge_that_breaks_the_code_is_said(vendored: Path, tree: Path) -> Non
 
 
 def test_a_later_file_is_not_made_older(vendored: Path) -> None:
-    """Not by update, nor by vendor."""
+    """Not by any command, edits accepted or not."""
     (vendored / TARGET).write_text(later((vendored / TARGET).read_text()))
     commit(vendored)
     assert refused(run("update", vendored, "--write"), "rendered by the later 99; upgrade the tools")
-    assert refused(run("vendor", "spear-tts", vendored, "--write"), "rendered by the later 99")
+    for command in (("vendor", "spear-tts"), ("migrate", "--to", "package")):
+        assert refused(run(*command, vendored, "--accept-edits", "--write"), "rendered by the later 99")
 
 
 def test_a_spoiled_header_cannot_be_updated(vendored: Path) -> None:

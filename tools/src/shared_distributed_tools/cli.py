@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The console script `adapters`. Commands are imported when they are asked for: `--help` needs no LibCST.
+"""The console script `adapters`. Commands are imported when they are asked for: `--help` is quick.
 
 A command is in the module of its name, or in `command` of the room of its name.
 """

@@ -18,8 +18,8 @@ __all__ = ["AllGather", "all_gather", "all_gather_variable_dim"]
 class AllGather(_GatherFunction):
     @staticmethod
     def apply(x: Tensor, dim: int, sizes: Any, all_reduce_grads: bool = False) -> tuple[Tensor, Tensor | None]:
-        """`(… n_r …) -> (… sum(n) …)` and the sizes. Not distributed, asked at every call: `x` itself and None."""
-        return _gather(x, dim, sizes, all_reduce_grads) if _is_distributed() else (x, None)
+        """`(… n_r …) -> (… sum(n) …)` and the sizes. Not distributed, asked at every call: a view of `x`, and None."""
+        return _gather(x, dim, sizes, all_reduce_grads) if _is_distributed() else (x.view_as(x), None)
 
 
 all_gather = AllGather.apply

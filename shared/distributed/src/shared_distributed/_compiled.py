@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""torch.compile: what ranks do together is one opaque operator each, so that compiled and eager ranks do the same.
+"""torch.compile: what ranks do together is an opaque operator, so that compiled and eager ranks do the same.
 
-Traced collectives would be others than the eager ones, and a rank that falls back to eager (each
-rank recompiles for sizes of its own) would then meet its peers in different collectives.
+Traced collectives would be others than the eager ones, and a rank that falls back to eager would not meet its peers.
 """
 
 from collections.abc import Callable
@@ -15,7 +14,10 @@ from torch import Tensor
 
 from ._errors import BadInputError
 from ._fast import FastCall
-from ._world import _is_compiling
+from ._world import _graph_break, _is_compiling
+
+# torch 2.4 to 2.10 have operators too, but fail with summed gradients or without sizes: there it is a graph break
+_WHOLE = hasattr(torch.library, "EffectType") and torch.__version__ >= "2.11"  # compared as versions, not as text
 
 
 class _Call(FastCall):
@@ -23,8 +25,10 @@ class _Call(FastCall):
 
     def agree(self, op: str, *xs: Any) -> tuple[Any, ...]:
         """Eager: the heart's. Compiled, no input is replaced: if only some ranks want a gradient, all are told."""
-        if not _is_compiling():
-            return super().agree(op, *xs)
+        if not (_WHOLE and _is_compiling()):
+            return _graph_break(super().agree)(op, *xs)
+        if isinstance(xs[0], Exception):
+            raise xs[0]
         sizes, own = self.sizes, xs[0].shape[self.dim]
         if sizes is None:
             wants = [x.requires_grad and torch.is_grad_enabled() for x in xs]
@@ -41,43 +45,38 @@ class _Call(FastCall):
 
     def gather(self, x: Tensor) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`."""
-        if not _is_compiling():
-            return super().gather(x)
-        traced: Tensor = _gather_operator(x, self.dim % x.ndim, list(self.sizes), self.group)
-        return traced
+        if not (_WHOLE and _is_compiling()):
+            return _graph_break(super().gather)(x)
+        return _gather_operator(x, self.dim % x.ndim, list(self.sizes), self.group)
 
     def sum(self, x: Tensor) -> Tensor:
         """`(… sum(n) …) -> (… n_r …)`."""
-        if not _is_compiling():
-            return super().sum(x)
-        traced: Tensor = _sum_operator(x, self.dim % x.ndim, list(self.sizes), self.group)
-        return traced
+        if not (_WHOLE and _is_compiling()):
+            return _graph_break(super().sum)(x)
+        return _sum_operator(x, self.dim % x.ndim, list(self.sizes), self.group)
 
 
 def opaque(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> Callable[..., Any]:
     """`run` as an operator that torch.compile does not look into; `shape` gives its result's shape.
 
-    Both take the process group last, which the operator itself takes by its name. Where torch has no such thing
-    yet (before 2.4), `run` itself: there is nothing to compile with. All operators run, in the order written,
-    whatever a rank's compiler makes of the rest.
+    Both take the process group last, which the operator itself takes by its name. All operators run, in the order
+    written, whatever a rank's compiler makes of the rest.
     """
-    if not hasattr(torch.library, "custom_op"):
+    if not _WHOLE:
         return run
 
     def by_group_name(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args: function(*args[:-1], _group_from_name(args[-1]))
 
     def fake(*args: Any) -> Any:
-        if hasattr(operator, "register_effect"):
-            _keep_order(operator._opoverload)
+        _keep_order(operator._opoverload)
         return by_group_name(shape)(*args)
 
     operator = torch.library.custom_op(
         f"shared_distributed::{name}", by_group_name(run), mutates_args=(), schema=schema
     )
     operator.register_fake(fake)
-    if hasattr(operator, "register_effect"):
-        operator.register_effect(torch.library.EffectType.ORDERED)
+    operator.register_effect(torch.library.EffectType.ORDERED)
     return lambda *args: operator(*args[:-1], "" if args[-1] is None else args[-1].group_name)
 
 
@@ -89,9 +88,8 @@ def _group_from_name(name: str) -> Any:
 
 @lru_cache
 def _keep_order(overload: Any) -> None:
-    """Inductor lowers an ordered operator to a kernel whose order it then loses: it files it under a buffer's name,
-    and looks under an operation's (until torch 2.14). The kernel made here knows its predecessor itself, and keeps that
-    one's result alive: from 2.15 on, where inductor keeps the order, memory for nothing.
+    """Inductor loses an ordered operator's order until torch 2.14: it files it under a buffer's name and looks under
+    an operation's. The kernel made here knows its predecessor itself, and keeps that one's result alive.
     """
     if torch.__version__ >= "2.15":  # compared as versions, not as text
         return
@@ -122,15 +120,10 @@ def _agreed_sizes(xs: list[Tensor], wants: list[bool], op: str, dim: int, summed
 def _gathered(x: Tensor, dim: int, sizes: list[int], group: Any) -> Tensor:
     if x.shape[dim] != sizes[dist.get_rank(group)]:  # nobody could look before the compiled call ran
         raise BadInputError(f"sizes {tuple(sizes)} do not fit dim {dim} of shape {tuple(x.shape)}")
-    return _Call(dim, tuple(sizes), group=group).gather(x)
-
-
-def _summed(x: Tensor, dim: int, sizes: list[int], group: Any) -> Tensor:
-    return _Call(dim, tuple(sizes), group=group).sum(x)
+    return FastCall(dim, tuple(sizes), group=group).gather(x)
 
 
 def _resized(x: Tensor, dim: int, size: Any) -> Tensor:
-    """A new tensor like `x`, but for its size along dim."""
     return x.new_empty((*x.shape[:dim], size, *x.shape[dim + 1 :]))
 
 
@@ -143,5 +136,8 @@ _agree_operator = opaque(
 _ROWS = "(Tensor x, int dim, SymInt[] sizes, str group) -> Tensor"
 _gather_operator = opaque("gather", _ROWS, _gathered, lambda x, dim, sizes, group: _resized(x, dim, sum(sizes)))
 _sum_operator = opaque(
-    "sum", _ROWS, _summed, lambda x, dim, sizes, group: _resized(x, dim, sizes[dist.get_rank(group)])
+    "sum",
+    _ROWS,
+    lambda x, dim, sizes, group: FastCall(dim, tuple(sizes), group=group).sum(x),
+    lambda x, dim, sizes, group: _resized(x, dim, sizes[dist.get_rank(group)]),
 )

@@ -18,7 +18,7 @@ Medians at 8 ranks on 2 busy cores, with that much on a rank, or on the largest.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from math import prod
@@ -103,10 +103,7 @@ class FastCall(_Call):
         with failures_named(operation, self.group):
             works = self.transport(x.device).gather(flat, counts, rank, self.group)
         steps: list[Callable[[], None]] | None = getattr(_collected, "steps", None)
-        if steps is None:
-            finish()
-        else:
-            steps.append(finish)
+        finish() if steps is None else steps.append(finish)
         return out
 
     def sum(self, x: Tensor) -> Tensor:
@@ -170,13 +167,10 @@ def _swap(flat: Tensor, sent: list[int], received: list[int], group: Any) -> Ten
     return out
 
 
-def _overlaps(a: Sequence[int], b: Sequence[int]) -> list[list[int]]:
+def _overlaps(a: list[int], b: list[int]) -> list[list[int]]:
     """How much of each block of one division lies in each block of another."""
-    ends_a, ends_b = list(accumulate(a)), list(accumulate(b))
-    return [
-        [max(0, min(end_a, end_b) - max(end_a - n, end_b - m)) for end_b, m in zip(ends_b, b, strict=True)]
-        for end_a, n in zip(ends_a, a, strict=True)
-    ]
+    spans = [list(zip([0, *accumulate(sizes)], accumulate(sizes), strict=False)) for sizes in (a, b)]
+    return [[max(0, min(end, last) - max(start, first)) for first, last in spans[1]] for start, end in spans[0]]
 
 
 def _gather_on_nccl(flat: Tensor, counts: list[int], rank: int, group: Any) -> list[Any]:
@@ -198,8 +192,7 @@ def _sum_on_nccl(flat: Tensor, counts: list[int], rank: int, group: Any) -> Tens
 
 
 def _renamed(new: str, old: str) -> Callable[..., Any]:
-    """A collective that newer torch has under another name."""
-    return getattr(dist, new, None) or getattr(dist, old)
+    return getattr(dist, new, None) or getattr(dist, old)  # newer torch has it under the new name
 
 
 def _gather_by_broadcasts(flat: Tensor, counts: list[int], rank: int, group: Any) -> list[Any]:

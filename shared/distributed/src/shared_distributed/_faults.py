@@ -42,6 +42,7 @@ def _transport_error(operation: str, group: Any, error: RuntimeError) -> Transpo
     elif silent:
         who = f"No report from ranks {silent} within {_PATIENCE:g} seconds"
         lines.append(f"{who}: dead, stopped, still waiting, or busy elsewhere.")
+    lines.append("Did every rank make this call, and this backward? SHARED_DISTRIBUTED_CHECK=1 checks given sizes too.")
     lines.append("The process group cannot be used any more: end the processes and start anew.")
     return TransportError("\n".join(lines))
 
@@ -50,22 +51,23 @@ def _exchange_reports(operation: str, rank: int, world: int, group: Any) -> tupl
     """Every report there is, by rank, and what kept the store from answering."""
     reports = {rank: operation}
     problem = ["the store did not answer; the process that holds it may be gone or stopped."]
-    ranks = range(world) if group is None else dist.get_process_group_ranks(group)
-    keys = {r: f"shared_distributed/failed/{globally}" for r, globally in enumerate(ranks)}
+    everywhere = list(range(world)) if group is None else dist.get_process_group_ranks(group)
 
     def ask() -> None:
         try:
             from torch.distributed.distributed_c10d import _get_default_store
 
-            store = _get_default_store()
-            store.set(keys[rank], operation)
-            store.add(f"{keys[rank]}/reports", 1)
+            store, key, read = _get_default_store(), "shared_distributed/failed", 0
+            store.set(f"{key}/{store.add(key, 1)}", f"{everywhere[rank]} {operation}")
             end = time.monotonic() + _PATIENCE
             while len(reports) < world and time.monotonic() < end:
                 time.sleep(0.05)
-                for r in [r for r in keys if r not in reports]:
-                    if store.add(f"{keys[r]}/reports", 0) > 0:  # asked so, since `get` would wait for it
-                        reports[r] = store.get(keys[r]).decode()
+                count = store.add(key, 0)  # one question, however many ranks there are
+                for number in range(read + 1, count + 1):
+                    who, _, what = store.get(f"{key}/{number}").decode().partition(" ")
+                    if int(who) in everywhere:
+                        reports[everywhere.index(int(who))] = what
+                read = count
             problem[0] = ""
         except (RuntimeError, OSError) as error:
             problem[0] = f"the store is gone too ({str(error).splitlines()[0]})."

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What users call: a gather of one tensor or several, at once or started, and its adjoint."""
 
+import os
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar
 
@@ -13,7 +14,7 @@ from ._differentiate import _Move
 from ._errors import BadInputError
 from ._fast import steps_collected
 from ._layout import Sizes, ints_of
-from ._world import _is_compiling, _is_distributed
+from ._world import _is_compiling, _is_distributed, _warn_once
 
 T = TypeVar("T", Tensor, list[Tensor], tuple[Tensor, ...], dict[str, Tensor])
 
@@ -24,15 +25,29 @@ def is_distributed(group: Any = None) -> bool:
     >>> is_distributed()
     False
     """
-    if dist.is_available() and dist.is_initialized() and dist.get_rank(group) < 0:
+    return _is_distributed(group_of(group))
+
+
+def group_of(group: Any) -> Any:
+    """A process group, also from what torch's functional collectives take for one: a 1-d mesh, or a mesh and a dim."""
+    if group is None or not dist.is_available() or not dist.is_initialized() or isinstance(group, dist.ProcessGroup):
+        return group
+    mesh, *dim = group if isinstance(group, tuple) and len(group) == 2 else (group,)
+    if hasattr(mesh, "get_group") and (dim or mesh.ndim == 1):
+        group = mesh.get_group(*dim)
+    try:
+        member = dist.get_rank(group) >= 0
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise BadInputError(f"group={group!r} is no process group; a mesh has one as mesh.get_group(dim)") from error
+    if not member:
         raise BadInputError("this process is not a member of the group")
-    return _is_distributed(group)
+    return group
 
 
 class Gathering(Generic[T]):
     """An `all_gather` under way."""
 
-    def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: Any) -> None:
+    def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: Any, check: bool | None) -> None:
         self._x: Any = x
         self._gathered: list[Any]
         self._finish: list[Callable[[], None]] = []
@@ -44,18 +59,21 @@ class Gathering(Generic[T]):
             xs = list(self._x) if isinstance(x, (list, tuple)) else [x]
             op = f"all_gather[{len(xs)}]" if isinstance(x, (list, tuple)) else "all_gather"
         problem = None if grad in ("sum", "local") else BadInputError(f"grad must be 'sum' or 'local', got {grad!r}")
-        if not xs:
-            problem = BadInputError("there is no tensor in the container")
-        if not is_distributed(group):
+        problem = problem if xs else BadInputError("there is no tensor in the container")
+        if not is_distributed(group := group_of(group)):
             self._gathered, self._sizes = xs, _check_alone(problem, xs, dim, sizes)
             return
-        call, *xs = _Call(dim, sizes, grad == "sum", group).agree(op, *([problem] if problem else xs))
+        call, *xs = _agree(_Call(dim, sizes, grad == "sum", group), op, [problem] if problem else xs, check)
         self._sizes = call.sizes
         if _is_compiling():
             self._gathered = _gather_all(call, xs)
         else:
             with steps_collected() as self._finish:
                 self._gathered = _gather_all(call, xs)
+
+    def __del__(self) -> None:
+        for finish in getattr(self, "_finish", ()):  # never waited for: the other ranks have their part of it
+            finish()
 
     def wait(self) -> tuple[T, tuple[int, ...]]:
         """The gathered tensor, or tensors in a container like the one passed in, and the sizes."""
@@ -71,6 +89,21 @@ class Gathering(Generic[T]):
         return getattr(kind, "_make", kind)(gathered), self._sizes  # a namedtuple is made in its own way
 
 
+def _agree(call: _Call, op: str, xs: list[Any], check: bool | None) -> tuple[Any, ...]:
+    """The call and the tensors, agreed on where sizes are not given, or where `check` says so."""
+    if check is False and call.sizes is None:
+        xs = [BadInputError("check=False needs sizes: without them the ranks have to ask each other")]
+    if not check or call.sizes is None:
+        return call.agree(op, *xs)
+    given = tuple(call.sizes.tolist() if isinstance(call.sizes, Tensor) else call.sizes)
+    if _is_compiling():  # its numbers may be symbols there, and no text
+        return call, *call._replace(sizes=None).agree(op, *xs)[1:]
+    agreed, *xs = call._replace(sizes=None).agree(f"{op} with sizes {given}", *xs)
+    if agreed.sizes != given:
+        raise BadInputError(f"cannot gather: sizes {given} were given, but the ranks have {agreed.sizes}")
+    return call._replace(sizes=given), *xs
+
+
 def _gather_all(call: _Call, xs: list[Tensor]) -> list[Tensor]:
     """Every tensor gathered, in one order of collectives on every rank."""
     if not call.summed:
@@ -83,16 +116,18 @@ def _gather_all(call: _Call, xs: list[Tensor]) -> list[Tensor]:
 
 
 def _differentiably(call: _Call, xs: list[Tensor], adjoint: bool = False) -> list[Tensor]:
-    if not xs:
-        return []
-    _, *moved = _Move.apply(call, adjoint, torch.zeros(0, dtype=torch.float32, device=xs[0].device), *xs)
-    return moved
+    if xs:
+        _, *xs = _Move.apply(call, adjoint, torch.zeros(0, dtype=torch.float32, device=xs[0].device), *xs)
+    return xs
 
 
 def _check_alone(problem: Exception | None, xs: list[Any], dim: int, sizes: Sizes | None) -> tuple[int, ...]:
     """The one size of tensors that nobody else has a part of; BadInputError where they cannot be used."""
     if problem is not None:
         raise problem
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not (dist.is_available() and dist.is_initialized()):
+        text = "WORLD_SIZE says that there are other ranks, but there is no process group: nothing is gathered"
+        _warn_once(f"{text}. Call torch.distributed.init_process_group() first.", UserWarning, 5)
     try:
         found = {x.size(dim) for x in xs if isinstance(dim % x.ndim, int)}  # torch's own error if dim is out of range
         given = None if sizes is None else ints_of(sizes)
@@ -105,7 +140,13 @@ def _check_alone(problem: Exception | None, xs: list[Any], dim: int, sizes: Size
 
 
 def all_gather(
-    x: T, dim: int = 0, *, sizes: Sizes | None = None, grad: Literal["sum", "local"] = "sum", group: Any = None
+    x: T,
+    dim: int = 0,
+    *,
+    sizes: Sizes | None = None,
+    grad: Literal["sum", "local"] = "sum",
+    group: Any = None,
+    check: bool | None = None,
 ) -> tuple[T, tuple[int, ...]]:
     """Gather tensors whose size along `dim` differs from rank to rank; differentiable.
 
@@ -120,7 +161,8 @@ def all_gather(
             check that the ranks' calls fit together (see `SHARED_DISTRIBUTED_CHECK` in the README).
         grad: "sum", the true gradient: own slice of the gradient summed over ranks, a collective
             in the backward. "local": own slice of this rank's gradient, no communication.
-        group: the process group; its ranks are counted within the group.
+        group: the process group, a 1-d mesh, or a mesh and its dim; ranks are counted within the group.
+        check: whether the ranks agree first. By default where `sizes` are not given; the same on every rank.
 
     Without a process group, or alone in it, `x` itself comes back with its one size.
 
@@ -128,11 +170,17 @@ def all_gather(
     >>> sizes
     (3,)
     """
-    return all_gather_async(x, dim, sizes=sizes, grad=grad, group=group).wait()
+    return all_gather_async(x, dim, sizes=sizes, grad=grad, group=group, check=check).wait()
 
 
 def all_gather_async(
-    x: T, dim: int = 0, *, sizes: Sizes | None = None, grad: Literal["sum", "local"] = "sum", group: Any = None
+    x: T,
+    dim: int = 0,
+    *,
+    sizes: Sizes | None = None,
+    grad: Literal["sum", "local"] = "sum",
+    group: Any = None,
+    check: bool | None = None,
 ) -> Gathering[T]:
     """Start an `all_gather`, and go on; `wait()` on what it returns gives the same result, with its gradient.
 
@@ -141,29 +189,28 @@ def all_gather_async(
     >>> gathering = all_gather_async(torch.ones(3, 2))
     >>> gathered, sizes = gathering.wait()
     """
-    return Gathering(x, dim, sizes, grad, group)
+    return Gathering(x, dim, sizes, grad, group, check)
 
 
-def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: Any = None) -> Tensor:
+def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: Any = None, check: bool = True) -> Tensor:
     """Sum over ranks, and keep this rank's rows: the adjoint of `all_gather`; differentiable.
 
         (… sum(n) …) on every rank  ->  (… n_r …) on rank r
 
-    Sums of numbers narrower than 32 bits are accumulated in 32 bits or more. Bools are or-ed.
+    Sums of numbers narrower than 32 bits are accumulated in 32 bits or more. Bools are or-ed. The ranks agree first,
+    unless `check=False` says that every rank passes the same sizes, and wants a gradient or none does.
 
     >>> reduce_scatter(torch.ones(3, 2), sizes=[3]).shape
     torch.Size([3, 2])
     """
-    if not is_distributed(group):
+    if not is_distributed(group := group_of(group)):
         _check_alone(None, [x], dim, sizes)
         return x
-    call = _Call(dim, sizes, True, group)
     try:
-        given = ints_of(sizes)
-        own: Any = x.split(given, dim)[dist.get_rank(group)]  # torch's own error where sizes do not add up
+        own: Any = x.split(ints_of(sizes), dim)[dist.get_rank(group)]  # torch's own error where sizes do not add up
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         own = BadInputError(f"sizes {sizes} for shape {tuple(getattr(x, 'shape', ()))}: {error}")
-    call, agreed = call.agree("reduce_scatter", own)
+    call, agreed = _agree(_Call(dim, sizes, True, group), "reduce_scatter", [own], check)
     if agreed is not own:  # another rank wants the gradient
         x = x.detach().clone().requires_grad_()
     return _differentiably(call, [x], adjoint=True)[0]

@@ -17,14 +17,9 @@ Sizes: TypeAlias = Sequence[int] | Tensor
 
 
 def ints_of(sizes: Iterable[int] | Tensor) -> tuple[int, ...]:
-    """Sizes as a tuple of ints. TypeError or ValueError for anything but a row of whole numbers."""
-    if not isinstance(sizes, Tensor):
-        return tuple(sizes) if _is_compiling() else tuple(map(index, sizes))
-    is_whole = not (sizes.is_floating_point() or sizes.is_complex() or sizes.dtype == torch.bool)
-    if sizes.ndim != 1 or not is_whole or sizes.is_meta or sizes.layout != torch.strided:
-        msg = f"a {sizes.dtype} tensor of shape {tuple(sizes.shape)}, {sizes.layout} on {sizes.device}"
-        raise TypeError(msg)
-    return tuple(sizes.tolist())
+    """Sizes as a tuple of ints; torch's or Python's own error for anything but a row of whole numbers."""
+    given = sizes.tolist() if isinstance(sizes, Tensor) else sizes
+    return tuple(given) if _is_compiling() else tuple(map(index, given))
 
 
 class RowLayout:
@@ -49,7 +44,7 @@ class RowLayout:
     def __init__(self, sizes: Sizes, *, rank: int | None = None, group: Any = None) -> None:
         try:
             self.sizes = ints_of(sizes)
-        except (TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             raise BadInputError(f"sizes must be one whole number a rank, got {sizes!r}") from error
         world = len(self.sizes)
         if rank is None:

@@ -27,6 +27,16 @@ class AllGather(nn.Module):
         """`(… n_r …) -> (… sum(n) …)` and the sizes; see `all_gather`."""
         return all_gather(x, self.dim, sizes=sizes, grad=self.grad, group=self.group)
 
+    def __deepcopy__(self, memo: Any) -> "AllGather":
+        """A copy that shares the process group, of which there is no other."""
+        return type(self)(self.dim, grad=self.grad, group=self.group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: a group is not, and the default one must not silently take its place."""
+        if self.group is not None:
+            raise TypeError("an AllGather with a group cannot be pickled: build it where it is used")
+        return self.__dict__
+
     def extra_repr(self) -> str:
         """Shown by `print(module)`."""
         return f"dim={self.dim}, grad={self.grad!r}"

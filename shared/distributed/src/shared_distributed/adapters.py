@@ -28,11 +28,8 @@ from torch.autograd import Function
 
 from ._compiled import _Call
 from ._differentiate import _Move
-from ._errors import StaleAnswerWarning as StaleAnswerWarning
-from ._world import _is_compiling as _is_compiling
-from ._world import _is_distributed as _is_distributed
-from ._world import _long_tensor
-from ._world import _warn_once as _warn_once
+from ._errors import StaleAnswerWarning
+from ._world import _is_compiling, _is_distributed, _long_tensor, _warn_once
 
 
 def _gather(x: Tensor, dim: int, sizes: Any, all_reduce_grads: bool = False) -> tuple[Tensor, Tensor]:

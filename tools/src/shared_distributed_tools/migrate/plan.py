@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from ..repo.files import checked, repo_root
+from ..repo.files import repo_root
 from ..repo.tree import Unread
 from ..repo.uses import Site, find_uses
 from ..terminal import print_table
@@ -36,7 +36,7 @@ class Plan:
 def command(repo: Path, path: str | None, as_json: bool) -> None:
     """Say what moving REPO over would change: every call site, and what deserves a look. Reads only."""
     root = repo_root(repo)
-    plan = make_plan(root, None if path is None else checked(root, path).relative_to(root).as_posix())
+    plan = make_plan(root, path)
     if as_json:
         click.echo(json.dumps(_as_json(plan), indent=2))
     else:

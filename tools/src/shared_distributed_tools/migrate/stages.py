@@ -19,7 +19,7 @@ from ..render.shim import shim, shim_of
 from ..render.sources import version
 from ..repo.changes import Change
 from ..repo.dependencies import added, is_listed, name_in
-from ..repo.files import like
+from ..repo.files import checked, like
 from ..repo.tree import Tree
 from ..scan.survey import Finding, find_copy
 from ..vendor.content import afresh, refuse_edits, refuse_missing_names
@@ -65,6 +65,7 @@ class Project:
 
 def look_at(repo: Path, path: str | None = None) -> Project:
     """Read a project's stage off its files. Reads only. path: the copy, where there are several."""
+    path = None if path is None else checked(repo, path).relative_to(repo).as_posix()
     tree = Tree(repo)
     project = Project(repo, tree)
     ours = [_ours(project, seen) for seen in find(repo, tree) if seen.state is not State.ORIGINAL]
@@ -155,8 +156,7 @@ def step_to(project: Project, stage: str, requirements: Sequence[str], *, accept
     refuse_missing_names(project.tree, seen.path, adapter)
     if stage == VENDORED:
         return Step([afresh(seen, adapter, accept_edits=accept_edits)], f"{seen.path} vendored from shared-distributed")
-    if not accept_edits:
-        refuse_edits(seen, adapter)
+    refuse_edits(seen, adapter, accept_edits=accept_edits)
     return _to_package(project, seen, adapter, requirements or [f"{adapter.distribution}>={version()}"])
 
 

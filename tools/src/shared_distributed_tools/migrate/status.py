@@ -14,7 +14,7 @@ from ..errors import RefusalError, ToolError
 from ..repo.files import read, repo_root, write_atomically
 from ..terminal import as_html, print_table
 from ..vendor.state import State
-from .stages import CORE_STAGE, ORIGINAL, STAGES, Obstacle, Project, look_at, missing_dependency
+from .stages import CORE_STAGE, ORIGINAL, STAGES, VENDORED, Obstacle, Project, look_at, missing_dependency
 
 GOOD, FINDING, COULD_NOT = 0, 1, 2  # exit codes; the highest counts
 _COLOURS = {GOOD: "green", FINDING: "yellow", COULD_NOT: "red"}
@@ -80,7 +80,7 @@ def status_of(repo: Path) -> Line:
 
 def _state(project: Project) -> tuple[str, str, int]:
     """State, next step, severity."""
-    if project.obstacle is not None:
+    if project.obstacle is not None and project.stage != VENDORED:
         return project.obstacle.value, project.advice, GOOD if project.obstacle is Obstacle.NONE else FINDING
     missing = missing_dependency(project)
     if missing:

@@ -201,7 +201,10 @@ def adapter_side(adapter: Adapter) -> Iterator[Side]:
         file = Path(folder) / f"{adapter.module}.py"
         file.write_text(render(adapter.name), encoding="utf-8")
         subject = Subject("rendered", str(file))
-        yield Side(subject, _description(subject), rendered_parts(adapter.name)[0].version)
+        description = _description(subject)
+        # the contract says what is public: the file has no `__all__`, and imports names of its own
+        api = {name: kind for name, kind in description.api.items() if name in adapter.api}
+        yield Side(subject, description._replace(api=api), rendered_parts(adapter.name)[0].version)
 
 
 def _description(subject: Subject) -> Description:

@@ -47,6 +47,12 @@ class Comparison:
         return bool(alike) and (self.similarity >= of_all or max(alike) >= of_one)
 
 
+def resembles(found: Sequence[Definition], variants: Sequence[Variant]) -> bool:
+    """Whether any of some definitions shares a third of its statements with a telling one."""
+    telling = [known for variant in variants for known in variant.definitions.values() if known.tells]
+    return any(likeness(one.known, known) > 1 / 3 for one in found for known in telling)
+
+
 def nearest(found: Sequence[Definition], variants: Sequence[Variant]) -> Comparison | None:
     """The known file that a file, or a part of it, comes from; None if it comes from none."""
     copies = [one for one in (compare(found, variant) for variant in variants) if one.is_near(*_A_COPY)]

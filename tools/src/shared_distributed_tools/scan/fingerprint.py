@@ -70,10 +70,10 @@ class Definition:
         return self.node.end_lineno or self.node.lineno
 
 
-def definitions(tree: ast.Module) -> list[Definition]:
+def definitions(tree: ast.Module, *, that_gather: bool = False) -> list[Definition]:
     """The definitions of a file, those under `if` and the like too. RecursionError where it is nested too deeply."""
     names = imported_names(tree)
-    return [_definition(name, node, names) for name, node in _named(tree.body)]
+    return [_definition(*found, names) for found in _named(tree.body) if not that_gather or gathers(found[1])]
 
 
 def _named(statements: Iterable[ast.AST]) -> Iterator[tuple[str, Node]]:

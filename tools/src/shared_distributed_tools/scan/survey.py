@@ -14,12 +14,11 @@ from ..render.verify import undefined_names
 from ..repo.files import with_lf
 from ..repo.tree import Source, Tree, Unread
 from ..repo.uses import Site, find_uses
-from .compare import Comparison, Difference, nearest
-from .fingerprint import Definition, Variant, definitions, gathers, known_variants
+from .compare import Comparison, Difference, nearest, resembles
+from .fingerprint import Definition, Variant, definitions, known_variants
 from .relatives import find_relative
 
-# every copy contains one of these words
-_WORDS = re.compile(r"gather|distributed|\bdist\b", re.IGNORECASE)
+_WORD = "gather"  # every copy contains it
 _MAKES_NAMES = frozenset({"exec", "globals", "vars"})  # no text shows the names that these make
 
 
@@ -128,10 +127,10 @@ def find_copy(tree: Tree, path: str, variants: Sequence[Variant] | None = None) 
 
 
 def _may_be_a_copy(content: bytes) -> bool:
-    # Python reads identifiers in their compatibility form: `ｄｉｓｔ` is `dist`
-    text = content.decode("utf-8", "replace")
     has_cookie = re.search(rb"coding[:=]", content[:400]) is not None
-    return has_cookie or _WORDS.search(text if text.isascii() else unicodedata.normalize("NFKC", text)) is not None
+    text = content.decode("utf-8", "replace").lower()
+    # Python reads identifiers in their compatibility form: `ｇather` is `gather`
+    return has_cookie or _WORD in (text if text.isascii() else unicodedata.normalize("NFKC", text))
 
 
 def _vendored(tree: Tree, path: str, content: bytes) -> Finding:
@@ -141,9 +140,11 @@ def _vendored(tree: Tree, path: str, content: bytes) -> Finding:
 
 
 def _copy_in(tree: Tree, source: Source, variants: Sequence[Variant]) -> Finding | None:
-    found = definitions(source.tree) if gathers(source.tree) else []
+    is_worth_comparing = resembles(definitions(source.tree, that_gather=True), variants)  # most files stop here
+    found = definitions(source.tree) if is_worth_comparing else []
     comparison = nearest(found, variants)
-    relative = None if comparison is not None and comparison.is_near() else find_relative(source.tree)
+    has_gradient = "backward" in source.text and not (comparison and comparison.is_near())
+    relative = find_relative(source.tree) if has_gradient else None
     if relative is not None:
         part = Part(relative.name, "", relative.lineno, relative.end_lineno or relative.lineno)
         finding = Finding(source.path, str(tree.root), "relative", definitions=(part,))

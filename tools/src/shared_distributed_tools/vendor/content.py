@@ -30,22 +30,26 @@ class Update:
 
 def afresh(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> Change:
     """The rendered file in the place of another. RefusalError where that would drop edits that were not accepted."""
-    if not accept_edits:
-        refuse_edits(seen, adapter)
+    refuse_edits(seen, adapter, accept_edits=accept_edits)
     header, body = rendered_parts(adapter.name)
     return Change(seen.path, seen.raw, like(header.encode() + body, seen.raw))
 
 
-def refuse_edits(seen: Vendored, adapter: Adapter) -> None:
-    """RefusalError if a file has something that its adapter does not have: what it is, and how to go on."""
+def refuse_edits(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> None:
+    """RefusalError if a file has something that its adapter does not have: what it is, and how to go on.
+
+    What a later release rendered is never made older, edits accepted or not.
+    """
+    if seen.state is State.NEWER:
+        msg = f"{seen.path}: {seen.meaning}"
+        raise RefusalError(msg)
+    if accept_edits:
+        return
     if seen.header is not None and seen.header.adapter != adapter.name:
         msg = f"{seen.path} is the adapter {seen.header.adapter}; --accept-edits makes it {adapter.name}"
         raise RefusalError(msg)
     if seen.state.has_edits:
         msg = f"{seen.path}: {seen.meaning}. --accept-edits goes on without the edits; git keeps them in its history"
-        raise RefusalError(msg)
-    if seen.state is State.NEWER:
-        msg = f"{seen.path}: {seen.meaning}"
         raise RefusalError(msg)
     if seen.state is State.ORIGINAL and seen.raw is not None:
         _refuse_edited_copy(seen.repo / seen.path, seen.path, adapter)
@@ -85,10 +89,7 @@ def refuse_missing_names(tree: Tree, path: str, adapter: Adapter) -> None:
 def updated(seen: Vendored) -> Update:
     """A vendored file as this release has it, with the edits that were made to it."""
     if seen.state in (State.NEWER, State.CONFLICT) or seen.header is None:
-        help_ = (
-            "" if seen.header else "; restore it (`git log -p`), or `adapters vendor --accept-edits` renders it anew"
-        )
-        msg = f"{seen.path}: {seen.meaning}{help_}"
+        msg = f"{seen.path}: {seen.meaning}"
         raise RefusalError(msg)
     if seen.state in (State.CURRENT, State.EDITED):
         return Update(Change(seen.path, seen.raw, seen.raw or b""))

@@ -44,6 +44,9 @@ class State(Enum):
         return self in (State.EDITED, State.BOTH, State.CONFLICT)
 
 
+_SPOILED = "its header was changed and cannot be read; restore it, or `adapters vendor NAME REPO --accept-edits`"
+
+
 @dataclass(frozen=True)
 class Vendored:
     """One file of a repo, as it is. `text` and `body` have LF, whatever the file has."""
@@ -108,7 +111,7 @@ def inspect(repo: Path, file: Path) -> Vendored:
         return Vendored(repo, path, State.ORIGINAL, raw)
     header, body = split(with_lf(raw))
     if header is None:
-        return Vendored(repo, path, State.EDITED, raw, note="its header was changed and cannot be read")
+        return Vendored(repo, path, State.EDITED, raw, note=_SPOILED)
     return Vendored(repo, path, *_judged(header, body, raw))
 
 
