@@ -200,8 +200,8 @@ def test_st_moe_helpers(backend: str, worlds: Worlds) -> None:
     for rank, seen in enumerate(worlds.get(backend, 3).run("ranks.calls:st_moe_helpers")):
         assert seen["own"] == [[float(rank)] * 2] * rank
         assert seen["sizes"] == ([0, 1, 2], True)
-        assert seen["stacked"] == torch.arange(18.0).view(3, 3, 2)[rank].tolist()
-        assert seen["even"] == [3, 3, 3]
+        assert seen["stacked"] == torch.arange(30.0).view(3, 5, 2)[rank].tolist()
+        assert seen["even"] == [5, 5, 5]
         assert seen["round trip"] == ([[2.0] * 2, [6.0] * 2, [6.0] * 2], [0, 1, 2])
         assert seen["list"] == "AttributeError"
         assert seen["gather_sizes"] == [1, 2, 3]

@@ -201,6 +201,16 @@ def test_unusable_tensors_raise_at_once_where_sizes_are_given(
     assert ["rank 0" in outcomes[0].message, "rank 1" in outcomes[1].message] == [True, True]
 
 
+@pytest.mark.parametrize(("dtype", "large", "right"), [("bfloat16", 256.0, 260.0), ("float16", 2048.0, 2052.0)])
+@pytest.mark.parametrize("subject", marked(SUMMED))
+def test_half_precision_is_summed_in_float32(
+    subject: str, dtype: str, large: float, right: float, backend: str, worlds: Worlds
+) -> None:
+    """256 + 1 + 1 + 1 is 259, and 260 as bfloat16; whoever rounds between may stay at 256, in one order or another."""
+    answers = worlds.get(backend, 4).run("ranks.sound:low_precision_gradient", subject, dtype, large)
+    assert answers == [[right] * 4] * 4
+
+
 # ------------------------------------------------------------------ default devices
 
 

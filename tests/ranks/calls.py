@@ -83,7 +83,8 @@ def distributed_tensor(x: torch.Tensor) -> Any:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Shard
 
-    mesh = DeviceMesh.from_group(dist.group.WORLD, "cpu")
+    alone = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+    mesh = DeviceMesh.from_group(alone, "cpu")
     return DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
 
 
@@ -269,7 +270,7 @@ def st_moe_helpers() -> dict[str, Any]:
     moe, rank, world = adapter("st-moe"), dist.get_rank(), dist.get_world_size()
     parts = tuple(torch.full((n, 2), float(n), device=device()) for n in range(world))  # sizes with a zero among them
     own, sizes = moe.split_by_rank(parts)
-    stacked, even = moe.split_by_rank(torch.arange(world * 6.0, device=device()).view(world, 3, 2))
+    stacked, even = moe.split_by_rank(torch.arange(world * 10.0, device=device()).view(world, 5, 2))
     out, again = moe.AllGather(dim=0)(own * (rank + 1), sizes=sizes)
     return {
         "own": own.tolist(),

@@ -23,7 +23,7 @@ from ranks.gather import gather_by
 agree = importlib.import_module("shared_distributed._agree")
 compiled = importlib.import_module("shared_distributed._compiled")
 differentiate = importlib.import_module("shared_distributed._differentiate")
-fast = importlib.import_module("shared_distributed._fast")
+move = importlib.import_module("shared_distributed._move")
 
 COLUMNS = 5
 FUNCTION = {
@@ -44,11 +44,11 @@ class Seen(NamedTuple):
 
 
 class FakeCuda:
-    """This rank among `world` others that only seem to be there, with NCCL's row of the transport table."""
+    """This rank among `world` others that only seem to be there, taken for NCCL's."""
 
     def __init__(self, world: int, rank: int, sizes: list[int]) -> None:
         dist.init_process_group("cuda:fake", store=FakeStore(), rank=rank, world_size=world)
-        fast.TRANSPORTS["fake"] = fast.TRANSPORTS["nccl"]
+        move._Rows.backends = property(lambda call: {"cuda": "nccl"})
         self._reads = 0
         self._header: list[int] = []
         exchange = agree._Call.exchange
@@ -132,6 +132,7 @@ def helpers(fake: FakeCuda, x: Tensor, sizes: list[int]) -> dict[str, Seen]:
     returned = core.all_gather_variable_dim(x, sizes=sizes)[1]
     return {
         "reduce_scatter": fake.watch(lambda: core.reduce_scatter(whole, sizes=sizes)),
+        "reduce_scatter, not checked": fake.watch(lambda: core.reduce_scatter(whole, sizes=sizes, check=False)),
         "two tensors, sizes not known": fake.watch(lambda: core.all_gather([x, x])[0][1]),
         "all_gather_variable_dim, passed back": fake.watch(lambda: core.all_gather_variable_dim(x, 0, returned)[0]),
         "split_by_rank, passed on": fake.watch(lambda: moe.AllGather()(*moe.split_by_rank(parts))[0]),

@@ -157,6 +157,15 @@ def lazy_gradient(subject: str, case: Case) -> tuple[Tensor, Tensor]:
     return gradient, real
 
 
+def low_precision_gradient(subject: str, dtype: str, large: float) -> list[float]:
+    """Every row of the sum has one large number, each from another rank, and ones from all others."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    x = torch.zeros(world, device=device(), dtype=getattr(torch, dtype), requires_grad=True)
+    gathered, _ = gather_by(subject)(x, 0, None)
+    arriving = torch.tensor([large if row % world == rank else 1.0 for row in range(world**2)], device=device())
+    return list(torch.autograd.grad(gathered, x, arriving.to(x.dtype))[0].tolist())
+
+
 # ------------------------------------------------------------------ default devices
 
 
