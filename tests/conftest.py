@@ -18,7 +18,7 @@ BACKENDS = ("gloo", "nccl-rules", "nccl")
 WORLD_SIZES = (1, 2, 3, 4, 8)
 ADAPTERS = tuple(CONTRACTS)
 SUITES = ("core", *ADAPTERS, "tools")
-VENDORED = ("test_bad_input.py", "test_contract.py", "test_gradients.py", "test_matrix.py")
+VENDORED = ("test_bad_input.py", "test_contract.py", "test_gradients.py", "test_matrix.py", "test_sound.py")
 # Fewer worlds for the vendored files, which are the packages' code, and over nccl-rules, where every operation costs an
 # exchange. Left out there: the matrix on four and eight ranks (four meet in test_gradients and test_core), most batches
 # of test_fuzz, and what `only_over` gives a reason for. In the worlds that are left nothing is thinned.

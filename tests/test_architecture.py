@@ -84,10 +84,13 @@ def test_an_adapter_fits_on_a_screen(folder: Path) -> None:
 
 
 def test_one_version_for_all() -> None:
-    """Every distribution has the same version, and asks for the core of that version."""
-    versions = {re.search(r'^version = "(.+)"', (d / "pyproject.toml").read_text(), re.M)[1] for d in DISTRIBUTIONS}  # type: ignore[index]
-    assert len(versions) == 1
-    assert f"## [{versions.pop()}]" in (ROOT / "CHANGELOG.md").read_text()
+    """Every distribution has the same version, and each adapter asks for the core of that version."""
+    manifests = {folder: (folder / "pyproject.toml").read_text() for folder in DISTRIBUTIONS}
+    (version,) = {found for text in manifests.values() for found in re.findall(r'^version = "(.+)"', text, re.M)}
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+    for folder, text in manifests.items():
+        asked = re.findall(r'^    "shared-distributed([^-].*)",$', text, re.M)
+        assert asked == ([f">={version}"] if folder in ADAPTERS else []), folder
 
 
 def test_every_distribution_carries_the_licence() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from harness import Deadlines, World, Worlds
+from old_torch import needs_dtensor
 from test_matrix import SUBJECTS
 
 OK: dict[str, Any] = {"shape": (2, 3)}
@@ -20,6 +21,10 @@ ALONE_BAD: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "0-d on every rank": ([{"shape": ()}, {"shape": ()}], ["rank 0 of 2", "rank 1 of 2", "()"]),
     "not a tensor": ([OK, {"kind": "not a tensor"}], ["rank 1 of 2", "'float'", "dense tensor"]),
     "sparse": ([{"kind": "sparse"}, OK], ["rank 0 of 2", "(2, 3)", "dense tensor"]),
+    "nested": ([OK, {"kind": "nested"}], ["rank 1 of 2", "float32"]),
+    "quantized": ([OK, {"kind": "quantized"}], ["rank 1 of 2", "(2, 3)", "qint8"]),
+    "not initialized": ([{"kind": "uninitialized"}, OK], ["rank 0 of 2"]),
+    "DTensor": ([OK, {"kind": "DTensor"}], ["rank 1 of 2", "float32", "DTensor"]),
     "on no served device": ([OK, {"kind": "meta"}], ["rank 1 of 2", "(2, 3)", "on cpu"]),
 }
 
@@ -66,7 +71,7 @@ def run_bad(
 
 
 @pytest.mark.parametrize("subject", GATHERERS)
-@pytest.mark.parametrize("case", ALONE_BAD)
+@pytest.mark.parametrize("case", [pytest.param(c, marks=needs_dtensor) if c == "DTensor" else c for c in ALONE_BAD])
 def test_one_ranks_bad_input_raises_everywhere(subject: str, case: str, backend: str, worlds: Worlds) -> None:
     """Where sizes are not given, what one rank finds wrong with its input every rank raises."""
     specs, words = ALONE_BAD[case]
@@ -113,7 +118,7 @@ def test_bad_sizes_without_the_check_raise_on_the_rank_that_sees_it(case: str, b
 def test_reduce_scatter_checks_its_sizes(check: bool, backend: str, worlds: Worlds) -> None:
     """Sizes must add up to the tensor's size along dim."""
     world = worlds.get(backend, 2)
-    outcomes = world.run("ranks.calls:call_reduce_scatter", [(4, 3)] * 2, [[2, 3]] * 2, 0, check)
+    outcomes = world.run("ranks.calls:call_reduce_scatter", [{"shape": (4, 3)}] * 2, [[2, 3]] * 2, 0, check)
     assert [outcome.error for outcome in outcomes] == ["BadInputError"] * 2
     assert "(4, 3)" in outcomes[0].message
     assert "[2, 3]" in outcomes[0].message
@@ -122,8 +127,22 @@ def test_reduce_scatter_checks_its_sizes(check: bool, backend: str, worlds: Worl
 def test_reduce_scatter_finds_disagreement_with_the_check_on(backend: str, worlds: Worlds) -> None:
     """Sizes that add up on each rank but differ between them."""
     world = worlds.get(backend, 2)
-    outcomes = world.run("ranks.calls:call_reduce_scatter", [(4, 3)] * 2, [[2, 2], [1, 3]], 0, True)
+    outcomes = world.run("ranks.calls:call_reduce_scatter", [{"shape": (4, 3)}] * 2, [[2, 2], [1, 3]], 0, True)
     expect_same_error(outcomes, "DisagreementError", ["reduce_scatter", "(2, 2)", "(1, 3)"])
+
+
+UNUSABLE = ["not a tensor", "sparse", "nested", "uninitialized", pytest.param("DTensor", marks=needs_dtensor)]
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_reduce_scatter_of_what_one_rank_cannot_use(kind: str, backend: str, worlds: Worlds) -> None:
+    """The same error on every rank with the check on."""
+    specs = [{"shape": (4, 3)}, {"shape": (4, 3), "kind": kind}]
+    outcomes = worlds.get(backend, 2).run("ranks.calls:call_reduce_scatter", specs, [[2, 2]] * 2, 0, True)
+    expect_same_error(outcomes, "BadInputError", ["rank 1 of 2", "reduce_scatter"])
+
+
+WITH_DIM = {"kwargs": {"dim": 0}}
 
 
 @pytest.mark.parametrize(
@@ -131,13 +150,23 @@ def test_reduce_scatter_finds_disagreement_with_the_check_on(backend: str, world
     [
         ("all_gather_same_dim", [OK, {"shape": (3, 3)}], "DisagreementError"),
         ("all_gather_same_dim", [{"shape": ()}, {"shape": (1,)}], "DisagreementError"),
-        ("gather_sizes", [{**OK, "kwargs": {"dim": 0}}, {**OK, "kwargs": {"dim": 5}}], "BadInputError"),
+        ("all_gather_same_dim", [OK, {"kind": "not a tensor"}], "BadInputError"),
+        ("all_gather_same_dim", [OK, {"kind": "sparse"}], "BadInputError"),
+        ("all_gather_same_dim", [{"kind": "nested"}, OK], "BadInputError"),
+        ("all_gather_same_dim", [OK, {"kind": "uninitialized"}], "BadInputError"),
+        ("gather_sizes", [WITH_DIM, {"kwargs": {"dim": 5}}], "BadInputError"),
+        ("gather_sizes", [{"kwargs": {"dim": None}}, WITH_DIM], "BadInputError"),
+        ("gather_sizes", [WITH_DIM, {**WITH_DIM, "kind": "not a tensor"}], "BadInputError"),
+        ("gather_sizes", [WITH_DIM, {**WITH_DIM, "kind": "nested"}], "BadInputError"),
         ("all_gather_variable_dim", [OK, {"dtype": "int16"}], "DisagreementError"),
     ],
 )
-def test_helpers_raise_everywhere(helper: str, specs: list[Any], error: str, backend: str, worlds: Worlds) -> None:
+@pytest.mark.parametrize("who", ["core", pytest.param("st-moe", marks=pytest.mark.suite("st-moe"))])
+def test_helpers_raise_everywhere(
+    who: str, helper: str, specs: list[Any], error: str, backend: str, worlds: Worlds
+) -> None:
     """The gathers without gradient keep the same promise."""
-    outcomes = worlds.get(backend, 2).run("ranks.calls:call_helper", helper, specs)
+    outcomes = worlds.get(backend, 2).run("ranks.calls:call_helper", who, helper, specs)
     expect_same_error(outcomes, error, [helper])
 
 

@@ -153,7 +153,10 @@ def test_modes_that_differ_by_rank(subject: str, mode: str, worlds: Worlds) -> N
     outcomes = worlds.get("gloo", 3).run("ranks.company:modes_by_rank", subject, ["grad", mode, "grad"])
     if subject.endswith("sum"):
         assert [outcome.error for outcome in outcomes] == ["DisagreementError"] * 3
-        assert "ranks [1] cannot take part" in outcomes[0].message
+        assert len({outcome.message for outcome in outcomes}) == 1
+        lines = outcomes[0].message.splitlines()[-3:]  # one a rank
+        assert ["off" in line for line in lines] == [False, True, False]
+        assert all(f"rank {rank} of 3" in line and "float32" in line for rank, line in enumerate(lines))
     else:
         assert [outcome.value for outcome in outcomes] == [[1.0], None, [4.0, 5.0, 6.0]]
 

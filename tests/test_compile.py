@@ -65,9 +65,11 @@ def test_compiled_reduce_scatter(compiler: str, backend: str, worlds: Worlds) ->
 
 
 def test_compiled_in_a_subgroup(backend: str, worlds: Worlds) -> None:
-    """`group=` in a compiled region."""
-    answers = worlds.get(backend, 3).run("ranks.compiled:compiled_group", [0, 2])
-    assert answers == [([2.0] * 4, [1, 3]), None, ([2.0] * 4, [1, 3])]
+    """`group=` in a compiled region, among three ranks of which none is rank 0; the gradient too."""
+    answers = worlds.get(backend, 4).run("ranks.compiled:compiled_group", [1, 2, 3])
+    rows = [1.0] * 2 + [2.0] * 3 + [3.0] * 4
+    gradients = [[6.0 * rank] * (rank + 1) for rank in range(4)]
+    assert answers == [None, *[(rows, [2, 3, 4], gradients[rank]) for rank in (1, 2, 3)]]
 
 
 def test_compiled_disagreement_raises_on_every_rank(backend: str, worlds: Worlds) -> None:

@@ -164,6 +164,13 @@ def test_musiclm_modules_from_old_pickles_work() -> None:
             assert seen == {"stale": ["StaleAnswerWarning at calls.py"], "gathered": [1.0, 1.0, 1.0], "sizes": [1, 2]}
 
 
+@pytest.mark.suite("st-moe")
+def test_st_moe_modules_from_old_pickles_work(backend: str, worlds: Worlds) -> None:
+    """The original's had no `all_reduce_grads`: without it, as ever."""
+    answers = worlds.get(backend, 2).run("ranks.calls:st_moe_from_an_old_pickle")
+    assert answers == [([0.0, 1.0, 1.0], [1, 2], [rank + 1.0] * (rank + 1)) for rank in range(2)]
+
+
 @pytest.mark.suite("mirasol")
 def test_mirasol_remembers_its_first_answer_and_warns_once() -> None:
     """The cache outlives the arrival of the group; `cache_clear` ends it."""
@@ -193,8 +200,8 @@ def test_st_moe_helpers(backend: str, worlds: Worlds) -> None:
     for rank, seen in enumerate(worlds.get(backend, 3).run("ranks.calls:st_moe_helpers")):
         assert seen["own"] == [[float(rank)] * 2] * rank
         assert seen["sizes"] == ([0, 1, 2], True)
-        assert seen["stacked"] == torch.arange(18.0).view(3, 3, 2)[rank].tolist()
-        assert seen["even"] == [3, 3, 3]
+        assert seen["stacked"] == torch.arange(30.0).view(3, 5, 2)[rank].tolist()
+        assert seen["even"] == [5, 5, 5]
         assert seen["round trip"] == ([[2.0] * 2, [6.0] * 2, [6.0] * 2], [0, 1, 2])
         assert seen["list"] == "AttributeError"
         assert seen["gather_sizes"] == [1, 2, 3]

@@ -62,6 +62,12 @@ def test_row_layout_matches_a_gathered_batch() -> None:
     rows = torch.arange(10.0).view(5, 2)
     assert [layout.own(rows).tolist() for layout in layouts] == [rows[:3].tolist(), [], rows[3:].tolist()]
     assert [layout.own(rows.T, 1).shape for layout in layouts] == [(2, 3), (2, 0), (2, 2)]
+    assert [layout.own(rows.T, -1).tolist() for layout in layouts] == [
+        rows.T[:, :3].tolist(),
+        [[]] * 2,
+        rows.T[:, 3:].tolist(),
+    ]
+    assert layouts[2].own(rows, -2).tolist() == rows[3:].tolist()
     assert [layout.rows for layout in layouts] == [slice(0, 3), slice(3, 3), slice(3, 5)]
     assert layouts[0].ranks().tolist() == [0, 0, 0, 2, 2]
     assert layouts[0].mask(4).tolist() == [[True] * 3 + [False], [False] * 4, [True] * 2 + [False] * 2]
@@ -130,9 +136,23 @@ def test_reduce_scatter_gives_own_rows_of_the_sum(
         assert all(same(answer, wanted) for answer, wanted in zip(answers, expected, strict=True)), answers
 
 
-def test_low_precision_sums_are_accumulated_in_float32(backend: str, worlds: Worlds) -> None:
-    """256 + 1 + 1 + 1 is 259, and 260 as bfloat16; added one by one in bfloat16 it would stay at 256."""
-    assert worlds.get(backend, 4).run("ranks.core:low_precision_sum", 4) == [260.0] * 4
+def test_sums_of_lazily_conjugated_and_negated_tensors(backend: str, worlds: Worlds) -> None:
+    """What is summed are the numbers that such a view stands for."""
+    sizes = (1, 0, 4)
+    for dim in (0, 1):
+        shape = [2, 3]
+        shape[dim] = sum(sizes)
+        whole = sum(upstream(rank, shape, "complex64").conj().resolve_conj() for rank in range(3))
+        for rank, (z, real) in enumerate(worlds.get(backend, 3).run("ranks.core:lazy_sum", sizes, dim)):
+            assert same(z, whole.split(sizes, dim)[rank])
+            assert same(real, whole.imag.split(sizes, dim)[rank])
+
+
+@pytest.mark.parametrize("dtype", dtypes(("float64", "bfloat16", "complex64", "int16", "int64", "float8_e4m3fn")))
+def test_large_skewed_sums_of_every_element_size(dtype: str, backend: str, worlds: Worlds) -> None:
+    """Above 2 MiB, where one rank owns nearly all: elements of 1, 2 and 8 bytes have their places too."""
+    sizes = (10, 70_001, 0, 499)
+    assert worlds.get(backend, 4).run("ranks.core:skewed_sum", sizes, 32, dtype) == [True] * 4
 
 
 # ------------------------------------------------------------------ transports
@@ -167,6 +187,14 @@ def test_every_transport_gives_the_same(
         for case, result in zip(cases, results, strict=True):
             assert same(result.gathered, gathered(case)), case
             assert result.gradient is None or same(result.gradient, gradient(case, rank, "sum")), case
+
+
+@EVERY_TRANSPORT
+@GLOO_ONLY
+def test_every_transport_sums_half_precision_in_float32(gather: str, total: str, small: int, worlds: Worlds) -> None:
+    """As in test_sound, for each of them, forced."""
+    answers = worlds.get("gloo", 4).run("ranks.core:low_precision_sum", gather, total, small)
+    assert answers == [[260.0] * 4] * 4
 
 
 SKEWED = Case((40, 1, 1, 1), 0, "float32", "list", other=(1, 16))
@@ -282,6 +310,33 @@ def test_as_many_tensors_as_one_likes(backend: str, worlds: Worlds) -> None:
         assert gradients == [3.0 * (i + 1) if i % 2 == rank or i == 99 else None for i in range(100)]
 
 
+@pytest.mark.parametrize(
+    "wants",
+    [
+        [[True, False, False], [False] * 3],
+        [[False] * 3, [False, True, True]],
+        [[True, False, False], [True, True, False]],
+    ],
+    ids=str,
+)
+def test_a_gradient_is_that_of_the_tensor_that_wants_it(wants: list[list[bool]], backend: str, worlds: Worlds) -> None:
+    """Of several tensors, those that some rank wants the gradient of carry one on every rank, and no other."""
+    expected = [first or second for first, second in zip(*wants, strict=True)]
+    assert worlds.get(backend, 2).run("ranks.core:some_tensors_want_a_gradient", wants) == [expected] * 2
+
+
+def test_a_container_comes_back_as_what_it_was(backend: str, worlds: Worlds) -> None:
+    """A tuple is a tuple, also of one."""
+    assert worlds.get(backend, 2).run("ranks.core:containers") == [[True] * 5] * 2
+
+
+@pytest.mark.parametrize(("grad", "each"), [("sum", [6.0] * 3), ("local", [1.0, 2.0, 3.0])])
+def test_the_modules_gradient(grad: str, each: list[float], backend: str, worlds: Worlds) -> None:
+    """`AllGather(grad=…)` hands its option on."""
+    answers = worlds.get(backend, 3).run("ranks.core:modules_gradient", grad)
+    assert answers == [[each[rank]] * (rank + 1) for rank in range(3)]
+
+
 def test_dicts_go_by_their_keys(backend: str, worlds: Worlds) -> None:
     """Ranks that put the same keys into their dicts in different orders each get theirs, in their own order."""
     for rank, seen in enumerate(worlds.get(backend, 3).run("ranks.core:dicts_in_other_orders")):
@@ -319,6 +374,27 @@ def test_every_transport_counts_a_subgroups_own_ranks(
     """The same for each way to move bytes, forced."""
     answers = worlds.get("gloo", 4).run("ranks.core:in_forced_subgroup", members, gather, total, small)
     expect_own_ranks(members, answers)
+
+
+@pytest.mark.parametrize("members", [[1, 2, 3], [3, 0, 2]], ids=str)
+def test_everything_else_in_a_subgroup(members: list[int], backend: str, worlds: Worlds) -> None:
+    """Containers, asynchronous gathers, second derivatives, errors, and the question whether it is distributed."""
+    members = sorted(members)
+    rows = [float(rank) for position, rank in enumerate(members) for _ in range(position + 1)]
+    answers = worlds.get(backend, 4).run("ranks.core:more_in_subgroup", members)
+    for rank, seen in enumerate(answers):
+        if rank not in members:
+            assert seen is None
+            continue
+        position = members.index(rank)
+        assert seen["gathered"] == (rows, [2 * row for row in rows], (1, 2, 3))
+        # 2 x² from one rank's loss, 3 x from those of two others; then 4 for every rank's row, times its own weight
+        own = [float(rank)] * (position + 1)
+        assert seen["derivatives"] == ([4 * x + 6 for x in own], [4.0 * (position + 1)] * (position + 1))
+        assert (seen["clash"].error, seen["distributed"]) == ("DisagreementError", (True, True, False))
+        assert "rank 1 of 3" in seen["clash"].message
+        assert "float64" in next(line for line in seen["clash"].message.splitlines() if "rank 1 of 3" in line)
+        assert seen["alone"]
 
 
 def expect_own_ranks(members: list[int], answers: list[Any]) -> None:

@@ -46,6 +46,7 @@ SCENARIOS = {
     **{f"store-{how}": Scenario("lost_store", (TIMEOUT, how), (0,), join=False) for how in SIGNALS},
     "raises": Scenario("raises_between", (False,)),
     "goes on": Scenario("raises_between", (True,)),
+    "two groups": Scenario("two_groups", (), size=4),
     **{kind: Scenario("out_of_order", (kind,)) for kind in ("two gathers", "with a scatter", "with an all-reduce")},
 }
 
@@ -134,3 +135,14 @@ def test_ranks_in_somebody_elses_collective_are_missed(answers: Callable[[str], 
     seen = answers("with an all-reduce")
     assert [one.error for one in seen] == ["TransportError", "RuntimeError", "RuntimeError"], seen
     assert "No report from ranks [1, 2]" in seen[0].message
+
+
+def test_a_report_is_heard_in_its_own_group_only(answers: Callable[[str], list[Any]]) -> None:
+    """Ranks are those within the group; what fails in another group, under the same rank there, is no report."""
+    first, absent, missing, last = answers("two groups")
+    assert [absent.error, missing.error] == ["", ""]
+    for seen, rank in ((first, 0), (last, 1)):
+        assert seen.error == "TransportError", seen
+        assert seen.message.startswith(f"exchange of sizes failed on rank {rank} of 2")
+        assert f"No report from ranks [{1 - rank}]" in seen.message
+        assert "failed in:" not in seen.message

@@ -66,23 +66,52 @@ def make_tensor(spec: dict[str, Any]) -> Any:
     shape = spec.get("shape", (2, 3))
     if kind == "meta":
         return torch.empty(shape, device="meta")
+    if kind == "uninitialized":
+        return nn.UninitializedParameter()
+    if kind == "nested":
+        return torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
+    if kind == "quantized":
+        return torch.quantize_per_tensor(torch.ones(shape), 0.5, 0, torch.qint8)
+    if kind == "DTensor":
+        return distributed_tensor(values(dist.get_rank(), shape, "float32"))
     x = values(dist.get_rank(), shape, spec.get("dtype", "float32")).to(device())
     return x.to_sparse() if kind == "sparse" else x
 
 
-def call_reduce_scatter(shapes: list[tuple[int, ...]], sizes: list[Any], dim: int, check: bool) -> Outcome:
+def distributed_tensor(x: torch.Tensor) -> Any:
+    """A DTensor around this rank's part; nobody else is asked."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    alone = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+    mesh = DeviceMesh.from_group(alone, "cpu")
+    return DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
+
+
+def call_reduce_scatter(specs: list[dict[str, Any]], sizes: list[Any], dim: int, check: bool) -> Outcome:
     rank = dist.get_rank()
     os.environ["SHARED_DISTRIBUTED_CHECK"] = "1" if check else "0"
-    x = values(rank, shapes[rank], "float32").to(device())
+    x = make_tensor(specs[rank])
     outcome = attempt(lambda: core().reduce_scatter(x, dim, sizes=sizes[rank]))
     os.environ["SHARED_DISTRIBUTED_CHECK"] = "0"
+    return usable_after(outcome)
+
+
+def call_helper(who: str, name: str, specs: list[dict[str, Any]]) -> Outcome:
+    """One of the helpers of the core or of an adapter, on a tensor of each rank's own."""
+    spec, module = specs[dist.get_rank()], core() if who == "core" else adapter(who)
+    return usable_after(attempt(lambda: getattr(module, name)(make_tensor(spec), **spec.get("kwargs", {}))))
+
+
+def usable_after(outcome: Outcome) -> Outcome:
+    """The same, in a group that can still be used; otherwise this rank fails, and the world is made anew."""
+    ones = torch.ones(1, device=device())
+    try:
+        dist.all_reduce(ones)
+    except Exception as error:
+        raise AssertionError(f"the group is lost after {outcome}") from error
+    assert ones.item() == dist.get_world_size()
     return outcome
-
-
-def call_helper(name: str, specs: list[dict[str, Any]]) -> Outcome:
-    """One of the core's helpers, on a tensor of each rank's own."""
-    spec = specs[dist.get_rank()]
-    return attempt(lambda: getattr(core(), name)(make_tensor(spec), **spec.get("kwargs", {})))
 
 
 def different_operations() -> Outcome:
@@ -184,6 +213,18 @@ def musiclm_from_an_old_pickle() -> dict[str, Any]:
     return {"stale": stale, "gathered": again(x)[0].tolist(), "sizes": again(x)[1].tolist()}
 
 
+def st_moe_from_an_old_pickle() -> tuple[list[float], list[int], list[float]]:
+    """The same for st-moe, whose original knew its dim only: the gradient is the original's own slice."""
+    cls, rank = adapter("st-moe").AllGather, dist.get_rank()
+    old = cls.__new__(cls)
+    old.__setstate__(pickle.loads(pickle.dumps({**nn.Module().__dict__, "dim": 0})))
+    again = pickle.loads(pickle.dumps(old))
+    x = torch.full((rank + 1,), float(rank), device=device(), requires_grad=True)
+    gathered, sizes = again(x)
+    (gathered * (rank + 1)).sum().backward()
+    return gathered.tolist(), sizes.tolist(), x.grad.tolist()  # type: ignore[union-attr]
+
+
 def mirasol_asked_too_early() -> dict[str, Any]:
     """The cached answer: kept, warned about once, and forgotten on request."""
     ask = adapter("mirasol").get_is_distributed
@@ -229,7 +270,7 @@ def st_moe_helpers() -> dict[str, Any]:
     moe, rank, world = adapter("st-moe"), dist.get_rank(), dist.get_world_size()
     parts = tuple(torch.full((n, 2), float(n), device=device()) for n in range(world))  # sizes with a zero among them
     own, sizes = moe.split_by_rank(parts)
-    stacked, even = moe.split_by_rank(torch.arange(world * 6.0, device=device()).view(world, 3, 2))
+    stacked, even = moe.split_by_rank(torch.arange(world * 10.0, device=device()).view(world, 5, 2))
     out, again = moe.AllGather(dim=0)(own * (rank + 1), sizes=sizes)
     return {
         "own": own.tolist(),

@@ -63,13 +63,14 @@ def compiled_reduce_scatter(compiler: str, rounds: list[tuple[int, ...]]) -> lis
 
 def compiled_group(members: list[int]) -> Any:
     torch._dynamo.reset()
-    group = dist.new_group(members)
-    if dist.get_rank() not in members:
+    rank, group = dist.get_rank(), dist.new_group(members)
+    if rank not in members:
         return None
-    x = torch.full((dist.get_rank() + 1,), 2.0, device=device())
+    x = torch.full((rank + 1,), float(rank), device=device(), requires_grad=True)
     run = torch.compile(lambda x: core.all_gather(x, group=group), fullgraph=True, backend="aot_eager")
     gathered, sizes = run(x)
-    return gathered.tolist(), list(sizes)
+    (gathered * gathered).sum().backward()
+    return gathered.tolist(), list(sizes), x.grad.tolist()  # type: ignore[union-attr]
 
 
 def compiled_disagreement() -> Outcome:

@@ -14,6 +14,7 @@ import shared_distributed as core
 from harness.worker import device, place
 from oracle import Case, Result, upstream, values
 from ranks.gather import gather_by, make_input, run_case
+from ranks.sound import low_precision_gradient
 
 fast = importlib.import_module("shared_distributed._fast")
 
@@ -124,11 +125,27 @@ def scattered(sizes: tuple[int, ...], dim: int, dtype: str) -> Tensor:
     return core.reduce_scatter(upstream(dist.get_rank(), shape, dtype).to(device()), dim, sizes=sizes)
 
 
-def low_precision_sum(world: int) -> float:
-    """256 + 1 + 1 + …: a bfloat16 accumulator would stay at 256."""
-    rank = dist.get_rank()
-    x = torch.full((world, 1), 256.0 if rank == 0 else 1.0, dtype=torch.bfloat16, device=device())
-    return core.reduce_scatter(x, sizes=[1] * world).float().item()
+def low_precision_sum(gather: str, total: str, small: int) -> list[float]:
+    """As in `ranks.sound`, over the named transports only."""
+    with forced(gather, total, small):
+        return low_precision_gradient("core sum", "bfloat16", 256.0)
+
+
+def lazy_sum(sizes: tuple[int, ...], dim: int) -> tuple[Tensor, Tensor]:
+    """This rank's part of the sum of lazily conjugated, and of lazily negated tensors."""
+    shape = [2, 3]
+    shape[dim] = sum(sizes)
+    z = upstream(dist.get_rank(), shape, "complex64").to(device()).conj()
+    return core.reduce_scatter(z, dim, sizes=sizes), core.reduce_scatter(z.imag, dim, sizes=sizes)
+
+
+def skewed_sum(sizes: tuple[int, ...], columns: int, dtype: str) -> bool:
+    """A sum of which one rank owns nearly all; whether this rank's part is right."""
+    rank, shape = dist.get_rank(), (sum(sizes), columns)
+    mine = core.reduce_scatter(upstream(rank, shape, dtype).to(device()), sizes=sizes)
+    wide = torch.float32 if mine.is_floating_point() and mine.element_size() < 4 else mine.dtype
+    whole = sum(upstream(r, shape, dtype).to(wide) for r in range(len(sizes)))
+    return torch.equal(mine.cpu(), whole.to(mine.dtype).split(sizes)[rank])
 
 
 # ------------------------------------------------------------------ groups
@@ -168,6 +185,29 @@ def in_subgroup(members: list[int]) -> Any:
         "local gradient": y.grad[:, 0].tolist(),
         "rows": (layout.rows.start, layout.rows.stop),
         "scattered": core.reduce_scatter(torch.ones(sum(sizes), device=device()), sizes=sizes, group=group).tolist(),
+    }
+
+
+def more_in_subgroup(members: list[int]) -> Any:
+    """Containers, asynchronous gathers, second derivatives and errors among some ranks only."""
+    from ranks.calls import attempt
+
+    rank, group, alone = dist.get_rank(), dist.new_group(members), [dist.new_group([r]) for r in range(4)]
+    if rank not in members:
+        return None
+    position = members.index(rank)
+    x = torch.full((position + 1,), float(rank), device=device(), requires_grad=True)
+    (a, b), sizes = core.all_gather_async((x, 2 * x), group=group).wait()
+    loss = (a * b).sum() if position == 1 else (a + b).sum()
+    (first,) = torch.autograd.grad(loss, x, create_graph=True)
+    (second,) = torch.autograd.grad((position + 1) * first.sum(), x)
+    clash = attempt(lambda: core.all_gather(x.double() if position == 1 else x, group=group))
+    return {
+        "gathered": (a.tolist(), b.tolist(), sizes),
+        "derivatives": (first.tolist(), second.tolist()),
+        "clash": clash,
+        "distributed": (core.is_distributed(), core.is_distributed(group), core.is_distributed(alone[rank])),
+        "alone": core.all_gather(x, group=alone[rank])[0] is x,
     }
 
 
@@ -217,6 +257,30 @@ def several(sizes: tuple[int, ...]) -> dict[str, Any]:
         "requires_grad": [t.requires_grad for t in gathered.values()],
         "gradients": [batch["embeddings"].grad, batch["other"].grad],
     }
+
+
+def some_tensors_want_a_gradient(wants: list[list[bool]]) -> list[bool]:
+    """Which of several gathered tensors carry a gradient, where each rank wants it of tensors of its own."""
+    rank = dist.get_rank()
+    rows = torch.ones(rank + 1, device=device())
+    gathered, _ = core.all_gather([rows.clone().requires_grad_(want) for want in wants[rank]])
+    return [tensor.requires_grad for tensor in gathered]
+
+
+def containers() -> list[bool]:
+    """Whether each kind of container comes back as itself."""
+    x = torch.ones(dist.get_rank() + 1, device=device())
+    kinds: list[Any] = [[x], (x,), (x, x), {"a": x}, Parts(x, x, x)]
+    return [type(core.all_gather(batch)[0]) is type(batch) for batch in kinds]
+
+
+def modules_gradient(grad: str) -> list[float]:
+    """The gradient through the core's module, on the default group."""
+    rank = dist.get_rank()
+    x = torch.ones(rank + 1, device=device(), requires_grad=True)
+    gathered, _ = core.AllGather(grad=grad)(x)  # type: ignore[arg-type]
+    (gathered * (rank + 1)).sum().backward()
+    return list(x.grad.tolist())  # type: ignore[union-attr]
 
 
 def dicts_in_other_orders() -> dict[str, Any]:

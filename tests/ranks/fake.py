@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The CUDA path without a GPU: fake tensors on a fake process group. No kernel runs; shapes, devices and syncs show.
 
-`.item()`, `.tolist()` and whatever else reads a fake tensor's values raises. So a call that comes back has read from
-the device to the host only where it went through `read_to_host`, which is counted.
+`.item()` and whatever else reads a fake tensor's values raises, but for `.tolist()`, which is answered and counted. So
+a call that comes back has read from the device to the host as often as was counted.
 """
 
 import importlib
@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import shared_distributed as core
 from ranks.calls import adapter
 from ranks.gather import gather_by
 
-agreement = importlib.import_module("shared_distributed._agreement")
-autograd = importlib.import_module("shared_distributed._autograd")
-transport = importlib.import_module("shared_distributed._transport")
+agree = importlib.import_module("shared_distributed._agree")
+compiled = importlib.import_module("shared_distributed._compiled")
+differentiate = importlib.import_module("shared_distributed._differentiate")
+move = importlib.import_module("shared_distributed._move")
 
 COLUMNS = 5
 FUNCTION = {
@@ -43,28 +44,35 @@ class Seen(NamedTuple):
 
 
 class FakeCuda:
-    """This rank among `world` others that only seem to be there, with NCCL's rows of the transport table."""
+    """This rank among `world` others that only seem to be there, taken for NCCL's."""
 
     def __init__(self, world: int, rank: int, sizes: list[int]) -> None:
-        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
-        transport._GATHER["fake"], transport._SUM["fake"] = transport._gather_on_nccl, transport._sum_on_nccl
+        dist.init_process_group("cuda:fake", store=FakeStore(), rank=rank, world_size=world)
+        move._Rows.backends = property(lambda call: {"cuda": "nccl"})
         self._reads = 0
         self._header: list[int] = []
-        exchange_header = agreement.exchange_header
+        exchange = agree._Call.exchange
 
-        def noted(operation: str, header: list[int], group: Any) -> Any:
-            self._header = header
-            return exchange_header(operation, header, group)
+        def noted(call: Any, ints: list[int], xs: Any) -> Any:
+            self._header = ints
+            return exchange(call, ints, xs)
 
-        def read(headers: Tensor) -> list[list[int]]:
+        def read(tensor: Tensor) -> list[Any]:
+            """What every rank sent, were it there: headers that differ in the size alone. Or the sizes themselves."""
+            assert tensor.device.type == "cuda"
             self._reads += 1
-            assert tuple(headers.shape) == (world, len(self._header))
-            column = agreement._BODY + self._header[1]  # where the one number is in which ranks may differ
-            if self._header[1] < 0:
-                return [self._header] * world
-            return [[*self._header[:column], n, *self._header[column + 1 :]] for n in sizes]
+            if tensor.ndim == 1:
+                return sizes
+            assert tuple(tensor.shape) == (world, len(self._header))
+            digest, _, *rest = self._header
+            return [[digest, n, *rest] for n in sizes]
 
-        agreement.exchange_header, transport.read_to_host = noted, read
+        def copy(target: Tensor, source: Tensor) -> Tensor:
+            """In place of `copy_`, which asks a CPU build for its CUDA. From the host it would wait for the device."""
+            assert (target.shape, target.device) == (source.shape, source.device)
+            return target
+
+        agree._Call.exchange, FakeTensor.tolist, FakeTensor.copy_ = noted, read, copy
 
     def watch(self, call: Callable[[], Tensor]) -> Seen:
         """What one call gives, and how often it reads."""
@@ -72,7 +80,7 @@ class FakeCuda:
         try:
             result = call()
         except Exception as error:  # any error is a result here
-            return Seen(reads=self._reads, error=type(error).__name__)
+            return Seen(reads=self._reads, error=f"{type(error).__name__}: {error}")
         return Seen(tuple(result.shape), result.device.type, self._reads)
 
 
@@ -99,8 +107,6 @@ def gathers(fake: FakeCuda, subject: str, x: Tensor, sizes: list[int]) -> dict[s
     }
     if isinstance(returned, Tensor):
         seen["sizes"] = fake.watch(lambda: returned)
-        returned.add_(0)  # written to: no longer to be trusted
-        seen["written to"] = fake.watch(lambda: gather(x, 0, returned)[0])
     return seen
 
 
@@ -109,11 +115,13 @@ def backward(subject: str, x: Tensor, sizes: list[int]) -> Tensor:
     who, _, grad = subject.partition(" ")
     arriving = x.new_empty(sum(sizes), COLUMNS)
     if who == "core":
-        needs = [False] * 5 + [True]
-        ctx = SimpleNamespace(dims=[0], sizes=sizes, grad=grad, group=None, needs_input_grad=needs)
-        return autograd._Gather.backward(ctx, arriving)[-1]  # type: ignore[no-any-return]
-    function, ctx = getattr(adapter(who), FUNCTION[who]), SimpleNamespace()
-    function.forward(ctx, x, 0, sizes, *([grad == "sum"] if who == "musiclm" else []))
+        tie = x.new_empty(0)
+        call = compiled._Call(0, tuple(sizes), grad == "sum")
+        ctx = SimpleNamespace(rows=call, adjoint=False, saved_tensors=[tie])
+        return differentiate._Move.backward(ctx, tie, arriving)[-1]  # type: ignore[no-any-return]
+    arguments = (x, 0, sizes, *([True] if grad == "sum" else []))
+    function, ctx = getattr(adapter(who), FUNCTION[who]), SimpleNamespace(needs_input_grad=[True] * len(arguments))
+    function.forward(ctx, *arguments)
     return function.backward(ctx, arriving, None)[0]  # type: ignore[no-any-return]
 
 
@@ -124,6 +132,7 @@ def helpers(fake: FakeCuda, x: Tensor, sizes: list[int]) -> dict[str, Seen]:
     returned = core.all_gather_variable_dim(x, sizes=sizes)[1]
     return {
         "reduce_scatter": fake.watch(lambda: core.reduce_scatter(whole, sizes=sizes)),
+        "reduce_scatter, not checked": fake.watch(lambda: core.reduce_scatter(whole, sizes=sizes, check=False)),
         "two tensors, sizes not known": fake.watch(lambda: core.all_gather([x, x])[0][1]),
         "all_gather_variable_dim, passed back": fake.watch(lambda: core.all_gather_variable_dim(x, 0, returned)[0]),
         "split_by_rank, passed on": fake.watch(lambda: moe.AllGather()(*moe.split_by_rank(parts))[0]),

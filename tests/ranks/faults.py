@@ -133,3 +133,15 @@ def out_of_order(kind: str) -> Seen:
             one()
 
     return observe(call)
+
+
+def two_groups() -> Seen:
+    """Two groups of two; in each, one rank never comes: the second of the first one, the first of the second."""
+    rank = dist.get_rank()
+    patience = timedelta(seconds=place().collective_timeout)  # a new group has its own, of half an hour
+    groups = [dist.new_group(members, timeout=patience) for members in ([0, 1], [2, 3])]
+    dist.barrier()
+    if rank in (1, 2):
+        time.sleep(1)
+        return Seen("", "", 0.0)
+    return observe(lambda: core.all_gather(torch.ones(rank + 1), group=groups[rank // 2]))

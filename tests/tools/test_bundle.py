@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: MIT
+"""Rendering: what is kept of the sources, what is refused, and what the four files look like."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared_distributed_tools.catalog import ADAPTERS
+from shared_distributed_tools.errors import RenderError, ToolError
+from shared_distributed_tools.render import render
+from shared_distributed_tools.render.bundle import HEART, bundle
+
+ROOT = Path(__file__).resolve().parents[2]
+LICENCE = "MIT License\n\nCopyright (c) 2026 Nobody\n\nPermission is hereby granted.\n\nNo warranty.\n"
+ERRORS = {"GatherError", "BadInputError", "DisagreementError"}
+
+
+def bundled(adapter: str, **core: str) -> str:
+    """A made-up adapter over made-up modules of the heart."""
+    return bundle({name: core.get(name, "") for name in HEART}, adapter, "made-up-distributed", LICENCE)
+
+
+def loaded(text: str) -> dict[str, Any]:
+    space: dict[str, Any] = {"__name__": "rendered"}
+    exec(compile(text, "rendered.py", "exec"), space)
+    return space
+
+
+def defined_in(text: str) -> list[str]:
+    """The names that a module's top level defines, imports aside, in order."""
+    names: list[str] = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            names += [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return names
+
+
+# ------------------------------------------------------------------ made-up sources
+
+
+def test_only_what_is_reached_is_kept() -> None:
+    """Functions, classes, tuples and annotated names stay if something kept names them, in the heart's order."""
+    text = bundled(
+        '"""An adapter."""\n\nfrom shared_distributed.adapters import Top\n\n__all__ = ["own"]\n\nown = Top()\n',
+        _world="LIMIT: int = 3\n_X, _Y = 1, 2\n_UNUSED = 5\n\n\ndef deep():\n    return LIMIT + _Y\n\n\n"
+        "def lost():\n    return _UNUSED\n",
+        adapters="from ._world import deep, lost\n\nTABLE = {'deep': deep}\n\n\nclass Top:\n    table = TABLE\n\n\n"
+        "def other():\n    return lost()\n",
+    )
+    assert defined_in(text) == ["LIMIT", "_X", "_Y", "deep", "TABLE", "Top", "own"]
+    assert loaded(text)["own"].table["deep"]() == 5
+
+
+def test_statements_are_taken_as_they_stand() -> None:
+    """Comments above and beside them, decorators, and neighbouring lines stay together; docstrings of modules go."""
+    kept = "# why there are two\n_A = 1  # one\n_B = _A\n\n\n# said of f\n@staticmethod\ndef f():\n    return _B\n"
+    text = bundled("from shared_distributed.adapters import f\n", adapters=f'"""Gone."""\n\n{kept}')
+    assert kept in text
+    assert "Gone" not in text
+    assert "made-up-distributed" in (ast.get_docstring(ast.parse(text)) or "")
+
+
+def test_a_name_of_the_package_is_the_hearts_here() -> None:
+    """What `adapters` imports from around the heart is, in the file, what the heart defines under that name."""
+    text = bundled(
+        "from shared_distributed.adapters import f\n",
+        _agree="class _Call:\n    pass\n",
+        adapters="from ._compiled import _Call\n\n\ndef f():\n    return _Call\n",
+    )
+    assert defined_in(text) == ["_Call", "f"]
+
+
+def test_imports_are_sorted_and_only_those_needed() -> None:
+    """The standard library, then torch; `import` before `from`; one line a module."""
+    text = bundled(
+        "from typing import Any\nfrom torch import nn\nfrom shared_distributed.adapters import f\n\nm: Any = nn, f\n",
+        _world="import os\nfrom functools import cache\n\nimport torch\n\nUNUSED = os\n",
+        adapters="from typing import NamedTuple\n\nimport torch.distributed as dist\nfrom torch import Tensor\n\n\n"
+        "def f():\n    return dist, Tensor, NamedTuple\n",
+    )
+    ours = "import torch.distributed as dist\nfrom torch import Tensor, nn"
+    assert f'"""\n\nfrom typing import Any, NamedTuple\n\n{ours}\n\n\n' in text
+
+
+@pytest.mark.parametrize(
+    ("adapter", "core", "words"),
+    [
+        ("def f():\n    return 1\n", {"_world": "def f():\n    return 2\n"}, "f would be defined twice"),
+        ("x = 1\n", {"_move": "def g():\n    return 1\n", "_agree": "g = 2\n"}, "g would be defined twice"),
+        ("from shared_distributed.adapters import nothing\n", {}, "nothing"),
+        ("from shared_distributed import all_gather\n", {}, "all_gather"),
+        ("def f():\n    return missing\n", {}, "undefined names: missing"),
+        ("import einops.layers as e\nimport numpy\n\nx = numpy, e\n", {}, "numpy"),
+    ],
+)
+def test_what_cannot_stand_alone_is_refused(adapter: str, core: dict[str, str], words: str) -> None:
+    """Names defined twice or nowhere, and imports that a downstream project need not have."""
+    with pytest.raises(RenderError, match=words):
+        bundled(adapter, **core)
+
+
+def test_an_unknown_adapter_is_named_with_those_there_are() -> None:
+    """The error lists the adapters."""
+    with pytest.raises(ToolError, match="mirasol, musiclm, spear-tts, st-moe"):
+        render("whisper")
+
+
+# ------------------------------------------------------------------ the four files
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_public_names_are_the_originals_and_the_errors(name: str) -> None:
+    """No other name without an underscore; the warning where an answer can be stale."""
+    api: dict[str, Any] = json.loads((ROOT / "packages" / name / "contract.json").read_text())["api"]
+    warning = {"StaleAnswerWarning"} if name in ("musiclm", "mirasol") else set()
+    assert {n for n in defined_in(render(name)) if not n.startswith("_")} == {*api, *ERRORS, *warning}
+    assert {*api, *ERRORS} <= loaded(render(name)).keys()
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_file_is_short_and_ends_with_its_licence(name: str) -> None:
+    """At most 260 lines of at most 120 characters, 275 for st-moe, whose original has more in it."""
+    lines = render(name).splitlines()
+    assert len(lines) <= (275 if name == "st-moe" else 260)
+    assert max(map(len, lines)) <= 120
+    words = " ".join(line.removeprefix("# ") for line in lines[lines.index("") :]).split()
+    licence = (ROOT / "LICENSE").read_text().replace("MIT License", "MIT License.").split()
+    assert words[-len(licence) :] == licence
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=["check", "format"])
+def test_the_linter_and_the_formatter_have_nothing_to_say(name: str, command: list[str]) -> None:
+    """With the configuration of the sources, once the comments that tell them to pass the file over are gone."""
+    text = render(name).replace("# flake8: noqa\n", "").replace("# fmt: off\n", "")
+    beside = ROOT / "packages" / name / "distributed.py"  # where an adapter's own docstring rules hold
+    arguments = [*command, "--config", str(ROOT / "pyproject.toml"), "--stdin-filename", str(beside), "-"]
+    ruff = [sys.executable, "-m", "ruff", *arguments]
+    done = subprocess.run(ruff, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_file_needs_torch_and_the_standard_library_only(name: str) -> None:
+    """At any depth, and nothing of torch that is private."""
+    packages = set()
+    for node in ast.walk(ast.parse(render(name))):
+        if isinstance(node, ast.Import):
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            packages.add("." * node.level + (node.module or "").partition(".")[0])
+        if isinstance(node, ast.Attribute):
+            assert not (ast.unparse(node).startswith(("torch.", "dist.")) and node.attr.startswith("_"))
+    assert "torch" in packages
+    assert packages - {"torch"} <= sys.stdlib_module_names
+
+
+def test_rendering_depends_on_the_sources_alone(tmp_path: Path) -> None:
+    """Same sources, same bytes: another hash seed, another folder and another locale change nothing."""
+    code = "import os; from shared_distributed_tools.render import render; os.write(1, render('st-moe').encode())"
+    run, others = [sys.executable, "-c", code], {**os.environ, "PYTHONHASHSEED": "1", "LC_ALL": "C"}
+    assert subprocess.check_output(run, env=others, cwd=tmp_path) == render("st-moe").encode()
