@@ -95,7 +95,10 @@ def _agree(call: _Call, op: str, xs: list[Any], check: bool | None) -> tuple[Any
         xs = [BadInputError("check=False needs sizes: without them the ranks have to ask each other")]
     if not check or call.sizes is None:
         return call.agree(op, *xs)
-    given = tuple(call.sizes.tolist() if isinstance(call.sizes, Tensor) else call.sizes)
+    try:
+        given = ints_of(call.sizes)
+    except (RuntimeError, TypeError, ValueError) as error:
+        given, xs = (), [BadInputError(f"sizes {call.sizes}: {error}")]
     if _is_compiling():  # its numbers may be symbols there, and no text
         return call, *call._replace(sizes=None).agree(op, *xs)[1:]
     agreed, *xs = call._replace(sizes=None).agree(f"{op} with sizes {given}", *xs)
