@@ -19,7 +19,7 @@ ALONE_BAD: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "dim is None": ([OK, {"dim": None}], ["rank 1 of 2", "dim None", "(2, 3)"]),
     "0-d tensor": ([OK, {"shape": ()}], ["rank 1 of 2", "()", "dim 0"]),
     "0-d on every rank": ([{"shape": ()}, {"shape": ()}], ["rank 0 of 2", "rank 1 of 2", "()"]),
-    "not a tensor": ([OK, {"kind": "not a tensor"}], ["rank 1 of 2", "float,", "dense tensor"]),
+    "not a tensor": ([OK, {"kind": "not a tensor"}], ["rank 1 of 2", "'float'", "dense tensor"]),
     "sparse": ([{"kind": "sparse"}, OK], ["rank 0 of 2", "(2, 3)", "dense tensor"]),
     "nested": ([OK, {"kind": "nested"}], ["rank 1 of 2", "float32"]),
     "quantized": ([OK, {"kind": "quantized"}], ["rank 1 of 2", "(2, 3)", "qint8"]),

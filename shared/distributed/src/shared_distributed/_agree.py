@@ -31,8 +31,8 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
             words, size, sizes = self.describe(op, *xs)
             digest = int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big", signed=True)
         except Exception as error:  # raised below, on every rank
-            given = [f"{tuple(x.shape)} {x.dtype}" if isinstance(x, Tensor) else type(x).__name__ for x in xs]
-            words = f"{op} of {', '.join(given)}, dim {self.dim}: {error}"
+            shaped = [f"{tuple(x.shape)} {x.dtype}" for x in xs if isinstance(x, Tensor) and not x.is_nested]
+            words = f"{op} of {', '.join(shaped or [str(type(x)) for x in xs])}, dim {self.dim}: {error}"
             if trusted:
                 raise BadInputError(f"cannot gather on rank {rank}: {words}") from error
         if trusted:
@@ -61,7 +61,7 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
         dense = isinstance(x, Tensor) and x.layout == torch.strided and not (x.is_quantized or x.is_nested)
         if not dense or hasattr(x, "to_local") or x.device.type not in backends:
             raise TypeError(f"expected a dense tensor on {' or '.join(backends)}, and no DTensor")
-        size, dim, sizes = x.size(self.dim), self.dim % x.ndim, self.sizes  # torch's own error if dim is out of range
+        size, dim, sizes = x.shape[self.dim], index(self.dim) % x.ndim, self.sizes  # IndexError if dim is out of range
         if sizes is not None:
             sizes = tuple(index(n) for n in (sizes.tolist() if isinstance(sizes, Tensor) else sizes))
             if len(sizes) != world or min(sizes) < 0 or sizes[rank] != size:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from math import prod
+from operator import index
 from typing import Any, NamedTuple
 
 import torch
@@ -81,7 +82,7 @@ class FastCall(_Call):
 
     def gather(self, x: Tensor) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`, as the heart does it; or, while steps are collected, a start of it."""
-        dim, x = self.dim % x.ndim, x.detach()
+        dim, x = index(self.dim) % x.ndim, x.detach()
         out = x.new_empty((*x.shape[:dim], sum(self.sizes), *x.shape[dim + 1 :]))
         target = out.movedim(dim, 0)
         rows = target if target.is_contiguous() else target.new_empty(target.shape)
@@ -108,7 +109,7 @@ class FastCall(_Call):
 
     def sum(self, x: Tensor) -> Tensor:
         """`(… sum(n) …) -> (… n_r …)`, of any dtype: numbers narrower than 32 bits are summed in 32 bits or more."""
-        dim, x = self.dim % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
+        dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
         if x.is_complex():  # NCCL adds none
             return torch.view_as_complex(self._replace(dim=dim).sum(torch.view_as_real(x.resolve_conj())))
         rank, parts = dist.get_rank(self.group), x.split(self.sizes, dim)

@@ -129,7 +129,7 @@ def _check_alone(problem: Exception | None, xs: list[Any], dim: int, sizes: Size
         text = "WORLD_SIZE says that there are other ranks, but there is no process group: nothing is gathered"
         _warn_once(f"{text}. Call torch.distributed.init_process_group() first.", UserWarning, 5)
     try:
-        found = {x.size(dim) for x in xs if isinstance(dim % x.ndim, int)}  # torch's own error if dim is out of range
+        found = {x.shape[dim] for x in xs}  # IndexError where dim is out of range
         given = None if sizes is None else ints_of(sizes)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
         shapes = [tuple(getattr(x, "shape", ())) for x in xs]

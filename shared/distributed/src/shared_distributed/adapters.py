@@ -63,13 +63,14 @@ def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple
 
 def all_gather_same_dim(t: Tensor) -> list[Tensor]:
     """Every rank's tensor, all of one shape, 0-d too. Carries no gradient."""
-    call, t = _Call(0, None).agree("all_gather_same_dim", t.unsqueeze(0) if isinstance(t, Tensor) else t)
-    return [part.clone() for part in call.gather(t)]
+    stacked = t.unsqueeze(0) if isinstance(t, Tensor) and t.layout == torch.strided and not t.is_nested else t
+    call, stacked = _Call(0, None).agree("all_gather_same_dim", stacked)
+    return [part.clone() for part in call.gather(stacked)]
 
 
 def gather_sizes(t: Tensor, *, dim: int) -> Tensor:
     """Every rank's size along `dim`; the ranks may differ in all else."""
-    usable = isinstance(t, Tensor) and -t.ndim <= dim < t.ndim  # if not, every rank hears what is wrong
+    usable = isinstance(t, Tensor) and not t.is_nested and dim in range(-t.ndim, t.ndim)  # if not, every rank hears
     rows = torch.empty((t.shape[dim], 0), dtype=torch.uint8, device=t.device) if usable else t
     return _long_tensor(_Call(0 if usable else dim, None).agree("gather_sizes", rows)[0].sizes, t.device)
 
@@ -85,8 +86,7 @@ def split_by_rank(x: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
 
 def pad_dim_to(t: Tensor, length: int, dim: int = 0) -> Tensor:
     """Zeros at the end of `dim`, or rows cut off there: `(… n …) -> (… length …)`."""
-    trailing = -dim - 1 if dim < 0 else t.ndim - dim - 1
-    return torch.nn.functional.pad(t, (*(0, 0) * trailing, 0, length - t.shape[dim]))
+    return torch.nn.functional.pad(t, (*(0, 0) * (t.ndim - dim % t.ndim - 1), 0, length - t.shape[dim]))
 
 
 def has_only_one_value(t: Tensor) -> Tensor:
