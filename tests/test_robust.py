@@ -32,6 +32,8 @@ def test_reduce_scatter_where_only_some_want_a_gradient(wants: list[bool], backe
         ("other sizes", "DisagreementError", ["(2, 2)", "(2, 3)"]),
         ("wrong sizes", "BadInputError", ["(2, 3)", "(2, 2)"]),
         ("no sizes", "BadInputError", ["check=False"]),
+        ("no list", "BadInputError", ["rank 1 of 2", "(2, 3)", "float"]),
+        ("no list, scattered", "BadInputError", ["rank 1 of 2", "float"]),
         ("right", "", []),
     ],
 )

@@ -131,12 +131,14 @@ def low_precision_sum(gather: str, total: str, small: int) -> list[float]:
         return low_precision_gradient("core sum", "bfloat16", 256.0)
 
 
-def lazy_sum(sizes: tuple[int, ...], dim: int) -> tuple[Tensor, Tensor]:
-    """This rank's part of the sum of lazily conjugated, and of lazily negated tensors."""
+def lazy_sum(sizes: tuple[int, ...], dim: int) -> list[Tensor]:
+    """This rank's part of the sum of lazily conjugated, and of lazily negated tensors, strided and contiguous."""
     shape = [2, 3]
     shape[dim] = sum(sizes)
-    z = upstream(dist.get_rank(), shape, "complex64").to(device()).conj()
-    return core.reduce_scatter(z, dim, sizes=sizes), core.reduce_scatter(z.imag, dim, sizes=sizes)
+    z = upstream(dist.get_rank(), shape, "complex64").to(device())
+    lazy = [z.conj(), z.conj().imag, torch._neg_view(z.imag.contiguous())]
+    assert [t.is_neg() for t in lazy] == [False, True, True]
+    return [core.reduce_scatter(t, dim, sizes=sizes) for t in lazy]
 
 
 def skewed_sum(sizes: tuple[int, ...], columns: int, dtype: str) -> bool:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import shared_distributed as core
 from harness.worker import device
-from ranks.calls import Outcome, attempt
+from ranks.calls import Outcome, attempt, usable_after
 
 
 def waited_in_other_orders() -> list[list[float]]:
@@ -67,6 +67,10 @@ def checked(how: str) -> Outcome:
         return attempt(lambda: core.all_gather(x, sizes=[2, 3], check=True))
     if how == "no sizes":
         return attempt(lambda: core.all_gather(x, check=False))
+    if how == "no list":
+        return usable_after(attempt(lambda: core.all_gather(x, sizes=2.0 if rank else [2, 2], check=True)))
+    if how == "no list, scattered":
+        return usable_after(attempt(lambda: core.reduce_scatter(x, sizes=2.0 if rank else [1, 1])))
     return attempt(lambda: core.all_gather(x, sizes=[2, 2], check=True)[1])
 
 
