@@ -135,7 +135,7 @@ def _check_alone(problem: Exception | None, xs: list[Any], dim: int, sizes: Size
         found = {x.shape[dim] for x in xs}  # IndexError where dim is out of range
         given = None if sizes is None else ints_of(sizes)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
-        shapes = [tuple(getattr(x, "shape", ())) for x in xs]
+        shapes = [tuple(x.shape) if isinstance(x, Tensor) and not x.is_nested else type(x) for x in xs]
         raise BadInputError(f"cannot gather {shapes} along dim {dim}, sizes {sizes}: {error}") from error
     if len(found) > 1 or given not in (None, tuple(found)):
         raise BadInputError(f"sizes {given} for 1 rank with {sorted(found)} rows along dim {dim}")
@@ -212,7 +212,8 @@ def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: Any = None, 
     try:
         own: Any = x.split(ints_of(sizes), dim)[dist.get_rank(group)]  # torch's own error where sizes do not add up
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        own = BadInputError(f"sizes {sizes} for shape {tuple(getattr(x, 'shape', ()))}: {error}")
+        shape = tuple(x.shape) if isinstance(x, Tensor) and not x.is_nested else type(x)
+        own = BadInputError(f"sizes {sizes} for {shape}: {error}")
     call, agreed = _agree(_Call(dim, sizes, True, group), "reduce_scatter", [own], check)
     if agreed is not own:  # another rank wants the gradient
         x = x.detach().clone().requires_grad_()
