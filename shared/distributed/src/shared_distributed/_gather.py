@@ -3,7 +3,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from ._fast import steps_collected
 from ._layout import Sizes, ints_of
 from ._world import _is_compiling, _is_distributed, _warn_once
 
+Grad: TypeAlias = Literal["sum", "local"]
 T = TypeVar("T", Tensor, list[Tensor], tuple[Tensor, ...], dict[str, Tensor])
 
 
@@ -143,13 +144,7 @@ def _check_alone(problem: Exception | None, xs: list[Any], dim: int, sizes: Size
 
 
 def all_gather(
-    x: T,
-    dim: int = 0,
-    *,
-    sizes: Sizes | None = None,
-    grad: Literal["sum", "local"] = "sum",
-    group: Any = None,
-    check: bool | None = None,
+    x: T, dim: int = 0, *, sizes: Sizes | None = None, grad: Grad = "sum", group: Any = None, check: bool | None = None
 ) -> tuple[T, tuple[int, ...]]:
     """Gather tensors whose size along `dim` differs from rank to rank; differentiable.
 
@@ -177,13 +172,7 @@ def all_gather(
 
 
 def all_gather_async(
-    x: T,
-    dim: int = 0,
-    *,
-    sizes: Sizes | None = None,
-    grad: Literal["sum", "local"] = "sum",
-    group: Any = None,
-    check: bool | None = None,
+    x: T, dim: int = 0, *, sizes: Sizes | None = None, grad: Grad = "sum", group: Any = None, check: bool | None = None
 ) -> Gathering[T]:
     """Start an `all_gather`, and go on; `wait()` on what it returns gives the same result, with its gradient.
 
