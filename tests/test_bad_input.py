@@ -23,7 +23,6 @@ ALONE_BAD: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "sparse": ([{"kind": "sparse"}, OK], ["rank 0 of 2", "(2, 3)", "dense tensor"]),
     "nested": ([OK, {"kind": "nested"}], ["rank 1 of 2", "float32"]),
     "quantized": ([OK, {"kind": "quantized"}], ["rank 1 of 2", "(2, 3)", "qint8"]),
-    "not initialized": ([{"kind": "uninitialized"}, OK], ["rank 0 of 2"]),
     "DTensor": ([OK, {"kind": "DTensor"}], ["rank 1 of 2", "float32", "DTensor"]),
     "on no served device": ([OK, {"kind": "meta"}], ["rank 1 of 2", "(2, 3)", "on cpu"]),
 }
@@ -131,7 +130,7 @@ def test_reduce_scatter_finds_disagreement_with_the_check_on(backend: str, world
     expect_same_error(outcomes, "DisagreementError", ["reduce_scatter", "(2, 2)", "(1, 3)"])
 
 
-UNUSABLE = ["not a tensor", "sparse", "nested", "uninitialized", pytest.param("DTensor", marks=needs_dtensor)]
+UNUSABLE = ["not a tensor", "sparse", "nested", pytest.param("DTensor", marks=needs_dtensor)]
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
@@ -153,7 +152,6 @@ WITH_DIM = {"kwargs": {"dim": 0}}
         ("all_gather_same_dim", [OK, {"kind": "not a tensor"}], "BadInputError"),
         ("all_gather_same_dim", [OK, {"kind": "sparse"}], "BadInputError"),
         ("all_gather_same_dim", [{"kind": "nested"}, OK], "BadInputError"),
-        ("all_gather_same_dim", [OK, {"kind": "uninitialized"}], "BadInputError"),
         ("gather_sizes", [WITH_DIM, {"kwargs": {"dim": 5}}], "BadInputError"),
         ("gather_sizes", [{"kwargs": {"dim": None}}, WITH_DIM], "BadInputError"),
         ("gather_sizes", [WITH_DIM, {**WITH_DIM, "kind": "not a tensor"}], "BadInputError"),

@@ -66,8 +66,6 @@ def make_tensor(spec: dict[str, Any]) -> Any:
     shape = spec.get("shape", (2, 3))
     if kind == "meta":
         return torch.empty(shape, device="meta")
-    if kind == "uninitialized":
-        return nn.UninitializedParameter()
     if kind == "nested":
         return torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
     if kind == "quantized":

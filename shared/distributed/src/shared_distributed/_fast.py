@@ -82,7 +82,7 @@ class FastCall(_Call):
 
     def gather(self, x: Tensor) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`, as the heart does it; or, while steps are collected, a start of it."""
-        dim, x = index(self.dim) % x.ndim, x.detach()
+        dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
         out = x.new_empty((*x.shape[:dim], sum(self.sizes), *x.shape[dim + 1 :]))
         target = out.movedim(dim, 0)
         rows = target if target.is_contiguous() else target.new_empty(target.shape)
@@ -111,7 +111,7 @@ class FastCall(_Call):
         """`(… sum(n) …) -> (… n_r …)`, of any dtype: numbers narrower than 32 bits are summed in 32 bits or more."""
         dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
         if x.is_complex():  # NCCL adds none
-            return torch.view_as_complex(self._replace(dim=dim).sum(torch.view_as_real(x.resolve_conj())))
+            return torch.view_as_complex(self._replace(dim=dim).sum(torch.view_as_real(x.resolve_conj()))).clone()
         rank, parts = dist.get_rank(self.group), x.split(self.sizes, dim)
         counts = [part.numel() for part in parts]
         if prod(x.shape[:dim]) == 1 and x.is_contiguous() and not x.is_neg():
@@ -123,7 +123,7 @@ class FastCall(_Call):
         shape = (*x.shape[:dim], self.sizes, *x.shape[dim + 1 :])
         with failures_named(lambda: f"sum over ranks of {x.dtype} {shape} along dim {dim}", self.group):
             own = self.transport(x.device).total(flat, counts, rank, self.group)
-        return own.to(x.dtype).view(parts[rank].shape)
+        return x.new_empty(parts[rank].shape).copy_(own.view(parts[rank].shape))  # no view: it may be used in place
 
 
 @contextmanager

@@ -26,7 +26,7 @@ class _Rows(NamedTuple):
     @_graph_break
     def gather(self, x: Tensor) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`, contiguous and not a view. Carries no gradient."""
-        dim, x = index(self.dim) % x.ndim, x.detach()
+        dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
         out = x.new_empty((*x.shape[:dim], sum(self.sizes), *x.shape[dim + 1 :]))
         target = out.movedim(dim, 0)
         rows = target if target.is_contiguous() else target.new_empty(target.shape)
@@ -54,4 +54,6 @@ class _Rows(NamedTuple):
         return self.own(total).to(x.dtype, copy=True)
 
     def own(self, x: Tensor) -> Tensor:  # this rank's rows, as a view
-        return x.split(self.sizes, index(self.dim) % x.ndim)[dist.get_rank(self.group)]
+        return (x.to_dense() if x.is_sparse else x).split(self.sizes, index(self.dim) % x.ndim)[
+            dist.get_rank(self.group)
+        ]
