@@ -40,7 +40,7 @@ DISAGREE: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
 GIVEN: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "sizes too short": ([{"sizes": [2]}, {"sizes": [2, 2]}], ["rank 0", "(2,)", "2 ranks"]),
     "sizes negative": ([{"sizes": [2, -1]}, {"sizes": [2, 2]}], ["rank 0", "(2, -1)"]),
-    "sizes not matching": ([{"sizes": [2, 2]}, {"sizes": [2, 3]}], ["rank 1", "(2, 3) torch.float32", "rank 1 has 2"]),
+    "sizes not matching": ([{"sizes": [2, 2]}, {"sizes": [2, 3]}], ["rank 1", "(2, 3)", "float32", "rank 1 has 2"]),
     "sizes not whole": ([{"sizes": [2, 2]}, {"sizes": [2, 1.5]}], ["rank 1", "float"]),
     "sizes a float": ([{"sizes": 2.0}, {"sizes": [2, 2]}], ["rank 0", "float"]),
 }

@@ -190,7 +190,7 @@ def test_lazily_conjugated_and_negated_gradients_are_right(
         assert same(real.resolve_neg(), expected.imag)
 
 
-@pytest.mark.parametrize("kind", ["sparse", "nested", "quantized", "uninitialized"])
+@pytest.mark.parametrize("kind", ["sparse", "nested", "quantized"])
 @pytest.mark.parametrize("subject", marked(SUBJECTS))
 def test_unusable_tensors_raise_at_once_where_sizes_are_given(
     subject: str, kind: str, backend: str, worlds: Worlds

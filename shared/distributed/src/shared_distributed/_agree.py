@@ -31,8 +31,8 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
             words, size, sizes = self.describe(op, *xs)
             digest = int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big", signed=True)
         except Exception as error:  # raised below, on every rank
-            shaped = [f"{tuple(x.shape)} {x.dtype}" for x in xs if isinstance(x, Tensor) and not x.is_nested]
-            words = f"{op} of {', '.join(shaped or [str(type(x)) for x in xs])}, dim {self.dim}: {error}"
+            given = [(tuple(x.shape), x.dtype) if torch.is_tensor(x) and not x.is_nested else type(x) for x in xs]
+            words = f"{op} of {given}, dim {self.dim}: {error}"
             if trusted:
                 raise BadInputError(f"cannot gather on rank {rank}: {words}") from error
         if trusted:

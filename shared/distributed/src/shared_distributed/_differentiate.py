@@ -23,4 +23,4 @@ class _Move(Function):
     def backward(ctx: Any, grad_tie: Tensor, *grads: Tensor) -> tuple[Any, ...]:
         if ctx.rows.summed:
             return None, None, *_Move.apply(ctx.rows, not ctx.adjoint, ctx.saved_tensors[0] + grad_tie, *grads)
-        return None, None, None, *[ctx.rows.own(grad) for grad in grads]
+        return None, None, None, *[ctx.rows.own(grad.to_dense() if grad.is_sparse else grad) for grad in grads]

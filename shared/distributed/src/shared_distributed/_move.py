@@ -54,6 +54,4 @@ class _Rows(NamedTuple):
         return self.own(total).to(x.dtype, copy=True)
 
     def own(self, x: Tensor) -> Tensor:  # this rank's rows, as a view
-        return (x.to_dense() if x.is_sparse else x).split(self.sizes, index(self.dim) % x.ndim)[
-            dist.get_rank(self.group)
-        ]
+        return x.split(self.sizes, index(self.dim) % x.ndim)[dist.get_rank(self.group)]
