@@ -113,7 +113,7 @@ def test_the_core_takes_the_path_that_nccl_takes(
     """The headers in one all-gather, then NCCL's rows of the transport table, and nothing else."""
     for forward, backward in worlds.get("nccl-rules", 2).run("ranks.rules:operations", sizes):
         header, *rows = forward
-        assert header.startswith("all_gather of torch.int64")
+        assert header == "all_gather of torch.uint8, numels [32, 32]"  # four integers of each rank
         assert (rows, backward) == ([gather], [total])
 
 
