@@ -31,6 +31,8 @@ def command(
     project = look_at(root, path)
     step = step_to(project, stage, requirements, accept_edits=accept_edits)
     carry_out(root, step.changes, step.message, write=write)
+    if step.warning:
+        click.secho(step.warning, fg="yellow", err=True)
     if step.by_hand:
         click.secho("add by hand, where this project lists its dependencies:", fg="yellow", err=True)
         for line in step.by_hand:

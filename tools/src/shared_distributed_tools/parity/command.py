@@ -35,6 +35,7 @@ def command(ctx: click.Context, file: Path, adapter: str, world_size: tuple[int,
     from . import report  # torch comes with these, and `--help` goes without
     from .compare import compare
 
+    click.echo(f"parity runs {file}, in child processes", err=True)
     with progress(MofNCompleteColumn(), TimeElapsedColumn()) as report_progress:
         comparison = compare(file, adapter_named(adapter), world_size, progress=report_progress)
     if is_json:
