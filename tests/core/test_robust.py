@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: MIT
+"""What people do besides: other orders on each rank, meshes for groups, copies of modules, a forgotten group."""
+
+import copy
+import gc
+import os
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import shared_distributed as core
+from tests.support import World, Worlds
+from tests.support.calls import Outcome, attempt, usable_after
+from tests.support.world import device
+
+# ------------------------------------------------------------------ on ranks
+
+
+def waited_in_other_orders() -> list[list[float]]:
+    """Two gathers, waited for in the order of their start on rank 0 only; the gradient of each rank's own loss."""
+    rank = dist.get_rank()
+    x, y = (torch.ones(rank + 1, device=device(), requires_grad=True) for _ in range(2))
+    started = [core.all_gather_async(x), core.all_gather_async(y)]
+    if rank == 0:
+        (a, _), (b, _) = started[0].wait(), started[1].wait()
+    else:
+        (b, _), (a, _) = started[1].wait(), started[0].wait()
+    (a.sum() + 100 * b.sum()).backward()
+    return [x.grad.tolist(), y.grad.tolist()]  # type: ignore[union-attr]
+
+
+def waited_for_twice_or_never() -> dict[str, Any]:
+    rank = dist.get_rank()
+    x = torch.full((rank + 1, 2), float(rank), device=device(), requires_grad=True)
+    gathering = core.all_gather_async(x, 1 if rank < 0 else 0)
+    first, again = gathering.wait(), gathering.wait()
+    core.all_gather_async(x)  # dropped at once
+    core.all_gather_async(x.T, 1)
+    gc.collect()
+    with torch.no_grad():
+        plain = core.all_gather_async(x)
+    return {
+        "same": first[0] is again[0] and first[1] == again[1],
+        "next": core.all_gather(x.detach())[0][:, 0].tolist(),
+        "mode at the start": plain.wait()[0].requires_grad,
+    }
+
+
+def scattered_where_some_want_it(wants: list[bool]) -> list[float] | None:
+    """The gradient of a reduce_scatter that only some ranks' inputs need."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    sizes = list(range(1, world + 1))
+    x = torch.full((sum(sizes),), float(rank), device=device(), requires_grad=wants[rank])
+    own = core.reduce_scatter(x, sizes=sizes)
+    ((rank + 1) * own).sum().backward()
+    assert own.tolist() == [float(sum(range(world)))] * sizes[rank]
+    return None if x.grad is None else x.grad.tolist()
+
+
+def checked(how: str) -> Outcome:
+    """A gather with sizes that are wrong in some way, and `check=`."""
+    rank = dist.get_rank()
+    x = torch.ones(2, 3, device=device())
+    if how == "other sizes":
+        return attempt(lambda: core.all_gather(x, sizes=[2, 2 + rank], check=True))
+    if how == "wrong sizes":
+        return attempt(lambda: core.all_gather(x, sizes=[2, 3], check=True))
+    if how == "no sizes":
+        return attempt(lambda: core.all_gather(x, check=False))
+    if how == "no list":
+        return usable_after(attempt(lambda: core.all_gather(x, sizes=2.0 if rank else [2, 2], check=True)))
+    if how == "no list, scattered":
+        return usable_after(attempt(lambda: core.reduce_scatter(x, sizes=2.0 if rank else [1, 1])))
+    return attempt(lambda: core.all_gather(x, sizes=[2, 2], check=True)[1])
+
+
+def meshes() -> dict[str, Any]:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    world = dist.get_world_size()
+    kind = device().type
+    flat = init_device_mesh(kind, (world,))
+    square = init_device_mesh(kind, (1, world), mesh_dim_names=("a", "b"))
+    x = torch.ones(dist.get_rank() + 1, device=device())
+    taken = {"flat": flat, "flat, 0": (flat, 0), "square, 1": (square, 1), "square, b": (square, "b")}
+    refused = {"square": square, "a name": "world", "ranks": [0, 1]}
+    return {
+        **{name: core.all_gather(x, group=group)[1] for name, group in taken.items()},
+        **{name: attempt(lambda group=group: core.all_gather(x, group=group)) for name, group in refused.items()},
+        "distributed": core.is_distributed(flat),
+    }
+
+
+def copied_and_pickled() -> dict[str, Any]:
+    group = dist.new_group(list(range(dist.get_world_size())))
+    module = core.AllGather(1, grad="local", group=group)
+    twin = copy.deepcopy(torch.nn.Sequential(module))[0]
+    plain = pickle.loads(pickle.dumps(core.AllGather(1, grad="local")))
+    return {
+        "shares": twin.group is group,
+        "options": (twin.dim, twin.grad, plain.dim, plain.grad, plain.group),
+        "pickled": attempt(lambda: pickle.dumps(module)),
+    }
+
+
+def without_a_group_under_torchrun() -> list[str]:
+    """The warnings of two gathers in a process whose environment says that there are others."""
+    os.environ["WORLD_SIZE"] = "2"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        core.is_distributed()
+        for _ in range(2):
+            core.all_gather(torch.ones(3))
+    return [str(w.message) for w in caught]
+
+
+# ------------------------------------------------------------------ the tests
+
+
+def test_async_gathers_may_be_waited_for_in_any_order(backend: str, worlds: Worlds) -> None:
+    """The gradient is recorded when a gather starts, so each rank may wait in an order of its own."""
+    for rank, answer in enumerate(worlds.get(backend, 2).run(waited_in_other_orders)):
+        assert answer == [[2.0] * (rank + 1), [200.0] * (rank + 1)]
+
+
+def test_a_gathering_waited_for_twice_or_never(backend: str, worlds: Worlds) -> None:
+    """The second `wait` gives the same; one that is dropped is finished; grad mode at the start decides."""
+    for seen in worlds.get(backend, 3).run(waited_for_twice_or_never):
+        assert seen == {"same": True, "next": [0.0, 1.0, 1.0, 2.0, 2.0, 2.0], "mode at the start": False}
+
+
+@pytest.mark.parametrize("wants", [[True, False, False], [False, True, True]], ids=str)
+def test_reduce_scatter_where_only_some_want_a_gradient(wants: list[bool], backend: str, worlds: Worlds) -> None:
+    """The ranks agree first: all enter the gather in the backward, or none does."""
+    expected = [1.0, 2.0, 2.0, 3.0, 3.0, 3.0]
+    answers = worlds.get(backend, 3).run(scattered_where_some_want_it, wants)
+    assert answers == [expected if want else None for want in wants]
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "words"),
+    [
+        ("other sizes", "DisagreementError", ["(2, 2)", "(2, 3)"]),
+        ("wrong sizes", "BadInputError", ["(2, 3)", "(2, 2)"]),
+        ("no sizes", "BadInputError", ["check=False"]),
+        ("no list", "BadInputError", ["rank 1 of 2", "(2, 3)", "float"]),
+        ("no list, scattered", "BadInputError", ["rank 1 of 2", "float"]),
+        ("right", "", []),
+    ],
+)
+def test_check_compares_given_sizes(how: str, error: str, words: list[str], backend: str, worlds: Worlds) -> None:
+    """With `check=True` wrong sizes are one error on every rank, which prints them."""
+    outcomes = worlds.get(backend, 2).run(checked, how)
+    assert [outcome.error for outcome in outcomes] == [error] * 2
+    assert outcomes[0].message == outcomes[1].message
+    assert [word for word in words if word not in outcomes[0].message] == []
+
+
+def test_a_mesh_is_a_group(backend: str, worlds: Worlds) -> None:
+    """A 1-d mesh, or a mesh and its dim; anything else is refused, with what to pass."""
+    pytest.importorskip("torch.distributed.device_mesh", reason="this torch has no meshes")
+    if backend == "nccl-rules":
+        pytest.skip("a mesh makes process groups of its own, with torch's own backends")
+    for seen in worlds.get(backend, 2).run(meshes):
+        assert [seen[name] for name in ("flat", "flat, 0", "square, 1", "square, b")] == [(1, 2)] * 4
+        for name in ("square", "a name", "ranks"):
+            assert seen[name].error == "BadInputError"
+            assert "get_group" in seen[name].message
+        assert seen["distributed"]
+
+
+def test_a_copy_of_a_module_shares_its_group(backend: str, worlds: Worlds) -> None:
+    """EMA copies modules deeply. Pickling one with a group raises: the default group must not take its place."""
+    for seen in worlds.get(backend, 2).run(copied_and_pickled):
+        assert seen["shares"]
+        assert seen["options"] == (1, "local", 1, "local", None)
+        assert seen["pickled"].error == "TypeError"
+
+
+def test_a_forgotten_process_group_is_warned_about() -> None:
+    """Under a launcher and without `init_process_group`, every rank would silently train alone: one warning."""
+    with World(1, join=False) as world:
+        ((warning,),) = world.run(without_a_group_under_torchrun)
+    assert "init_process_group" in warning
