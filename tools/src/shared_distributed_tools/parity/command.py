@@ -8,7 +8,7 @@ import click
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from ..catalog import ADAPTERS, adapter_named
-from ..terminal import console, progress
+from ..terminal import console, echo, progress
 
 WORLD_SIZES = (1, 2, 3)
 
@@ -35,7 +35,7 @@ def command(ctx: click.Context, file: Path, adapter: str, world_size: tuple[int,
     from . import report  # torch comes with these, and `--help` goes without
     from .compare import compare
 
-    click.echo(f"parity runs {file}, in child processes", err=True)
+    echo(f"parity runs {file}, in child processes", err=True)
     with progress(MofNCompleteColumn(), TimeElapsedColumn()) as report_progress:
         comparison = compare(file, adapter_named(adapter), world_size, progress=report_progress)
     if is_json:

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from ..errors import RefusalError
-from ..terminal import print_diff
+from ..terminal import echo, print_diff
 from .files import checked, clear_temporary_files, read, with_lf, write_atomically
 from .git import Checkout
 
@@ -100,13 +98,13 @@ def carry_out(repo: Path, changes: Sequence[Change], message: str, *, write: boo
         print_diff(change.diff)
     files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
     if not write:
-        click.echo(f"{files} would change; --write makes the change", err=True)
+        echo(f"{files} would change; --write makes the change", err=True)
         return
     for folder in {checkout.git_dir, *((repo / change.path).parent for change in changes)}:
         clear_temporary_files(folder)
     for change in changes:
         write_atomically(checked(repo, change.path), change.new, change.old, checkout.git_dir)
-    click.echo(f"{files} changed. In {repo}:\n{what_to_type(changes, message)}", err=True)
+    echo(f"{files} changed. In {repo}:\n{what_to_type(changes, message)}", err=True)
 
 
 def what_to_type(changes: Sequence[Change], message: str) -> str:
