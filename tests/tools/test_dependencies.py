@@ -15,26 +15,20 @@ EDITED = {
     "setup.py, a line each": (
         "setup.py",
         "setup(\n  install_requires=[\n    'einops',  # shapes\n    'torch>=1.6'  # last\n  ],\n)\n",
-        "setup(\n  install_requires=[\n    'einops',  # shapes\n    'torch>=1.6',  # last\n    '{0}'{rest}\n  ],\n)\n",
-        ",\n    '{1}'",
+        "setup(\n  install_requires=[\n    'einops',  # shapes\n    '{0}',{rest}\n    'torch>=1.6'  # last\n  ],\n)\n",
+        "\n    '{1}',",
     ),
     "setup.py, a trailing comma": (
         "setup.py",
-        'import setuptools\nsetuptools.setup(install_requires = [\n    "é",\n])\n',
-        'import setuptools\nsetuptools.setup(install_requires = [\n    "é",\n    "{0}",{rest}\n])\n',
+        'import setuptools\nsetuptools.setup(é = 1, install_requires = [\n    "é",\n])\n',
+        'import setuptools\nsetuptools.setup(é = 1, install_requires = [\n    "{0}",{rest}\n    "é",\n])\n',
         '\n    "{1}",',
     ),
     "setup.py, one line": (
         "setup.py",
-        "setup(install_requires=['torch', 'einops'], name='[')\n",
-        "setup(install_requires=['torch', 'einops', '{0}'{rest}], name='[')\n",
-        ", '{1}'",
-    ),
-    "setup.py, closed on the last line": (
-        "setup.py",
-        "setup(install_requires=[\n    'torch',\n    'einops'])\n",
-        "setup(install_requires=[\n    'torch',\n    'einops', '{0}'{rest}])\n",
-        ", '{1}'",
+        "setup(é='é', install_requires=['torch', 'einops'], name='[')\n",
+        "setup(é='é', install_requires=['torch', '{0}',{rest} 'einops'], name='[')\n",
+        " '{1}',",
     ),
     "pyproject": (
         "pyproject.toml",

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from downstream.commands import done, refused, run
@@ -41,32 +41,31 @@ def repo(tmp_path: Path) -> Path:
 BOUNDED = """
 import resource, signal, sys
 from click.testing import CliRunner
-from shared_distributed_tools.cli import COMMANDS, main
-import shared_distributed_tools.vendor.command, shared_distributed_tools.migrate.plan
+from shared_distributed_tools.cli import main
 resource.setrlimit(resource.RLIMIT_AS, (3 * 2**29, 3 * 2**29))
 signal.alarm(60)
-for command in sys.argv[2:]:
-    result = CliRunner().invoke(main, [*command.split(), sys.argv[1]])
-    assert isinstance(result.exception, (SystemExit, type(None))), (command, result.exception)
-    print(command, result.exit_code, result.output)
+for repo in sys.argv[1].split(":"):
+    for command in sys.argv[2:]:
+        result = CliRunner().invoke(main, [*command.split(), repo])
+        assert isinstance(result.exception, (SystemExit, type(None))), (command, result.exception)
+        assert result.output
 """
 
 
-def bounded(repo: Path) -> str:
-    """What every command says, within a minute and 1.5 GB."""
-    command = [sys.executable, "-c", BOUNDED, str(repo), *READING]
+def assert_bounded(*repos: Path) -> None:
+    """Every command gives an answer, within a minute and 1.5 GB."""
+    command = [sys.executable, "-c", BOUNDED, ":".join(map(str, repos)), *READING]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
-    return answer.stdout
 
 
-@pytest.mark.parametrize(
-    "kind", ["/dev/zero", "/dev/tty", "/proc/kmsg", "/dev/stdin", "pipe", "sparse", "folder", "loop"]
-)
-def test_odd_files_in_the_place_of_every_file_that_is_read(repo: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["/dev/zero", "/proc/kmsg", "pipe", "sparse", "folder", "loop"])
+def test_odd_files_in_the_place_of_every_file_that_is_read(repo: Path, tmp_path: Path, kind: str) -> None:
     """Links to devices and files without an end, pipes, 6 GB, a folder: each command answers, or refuses."""
-    for name in (TARGET, USER, "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt"):
-        path = repo / name
+    other = PROJECT.make(tmp_path, "other")
+    done("migrate", other, "--to", "package", "--write")
+    metadata = [other / name for name in ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")]
+    for path in (repo / TARGET, repo / USER, *metadata):
         path.unlink(missing_ok=True)
         if kind == "pipe":
             os.mkfifo(path)
@@ -77,20 +76,17 @@ def test_odd_files_in_the_place_of_every_file_that_is_read(repo: Path, kind: str
             path.mkdir()
         else:
             path.symlink_to(path if kind == "loop" else kind)
-    said = bounded(repo)
-    assert all(f"{command} " in said for command in READING)
+    assert_bounded(repo, other)
 
 
-@pytest.mark.parametrize(
-    "coding", ["punycode", "undefined", "idna", "rot13", "utf-16", "utf-7", "unicode_escape", "x\0"]
-)
+@pytest.mark.parametrize("coding", ["punycode", "undefined", "idna", "rot13", "utf-16", "unicode_escape", "x\0"])
 def test_codings_that_no_source_has(repo: Path, coding: str) -> None:
-    """A copy and a call site of a megabyte: unread or read, at once."""
+    """In the copy and in a call site of some size: unread or read, at once."""
     for name in (TARGET, USER):
         text = (repo / name).read_bytes()
-        (repo / name).write_bytes(f"# coding: {coding}\n".encode() + text + b"# gather-qa" * 100_000)
+        (repo / name).write_bytes(f"# coding: {coding}\n".encode() + text + b"# gather-" + b"a" * 300_000)
     commit(repo)
-    bounded(repo)
+    assert_bounded(repo)
 
 
 NASTY = [
@@ -128,6 +124,7 @@ FIELD = st.one_of(
 @given(
     version=FIELD, adapter=FIELD, revision=FIELD, body=FIELD, keep=st.sets(st.integers(0, 3)), cut=st.integers(0, 400)
 )
+@example(version="9" * 5000, adapter="", revision="x", body="0" * 64, keep={1}, cut=400)
 def test_headers_with_every_field_wrong(
     tmp_path_factory: pytest.TempPathFactory,
     version: str,

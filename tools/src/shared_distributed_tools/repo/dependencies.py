@@ -8,7 +8,8 @@ everything else (poetry, setup.cfg, requirements, lists that are dynamic or comp
 import ast
 import configparser
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,11 @@ def name_in(requirement: str) -> str:
 def is_listed(repo: Path, distribution: str) -> bool:
     """Whether a project lists a distribution, in any of the usual files; comments do not count."""
     for name, listed in _LISTS.items():
-        try:
-            requirements = list(listed(_text(repo, name)))
-        except _DAMAGED:
-            continue
-        for one in requirements:
-            try:
-                if name_in(re.split(r"\s--|\s#", one)[0]) == distribution:
-                    return True
-            except RefusalError:  # an option of pip, or any other text
-                continue
+        with suppress(*_DAMAGED):
+            for one in listed(_text(repo, name)):
+                with suppress(RefusalError):  # for an option of pip, or any other text
+                    if name_in(re.split(r"\s--|\s#", one)[0]) == distribution:
+                        return True
     return False
 
 
@@ -91,24 +87,23 @@ def _at(document: Any, *keys: str) -> Any:
 # ------------------------------------------------------------------ what is listed
 
 
-def _in_pyproject(text: str) -> Iterator[str]:
+def _in_pyproject(text: str) -> Iterable[str]:
     document = tomlkit.parse(text)
-    yield from map(str, _at(document, "tool", "poetry", "dependencies") or ())
-    yield from map(str, _at(document, "project", "dependencies") or ())
+    return [*(_at(document, "tool", "poetry", "dependencies") or ()), *(_at(document, "project", "dependencies") or ())]
 
 
-def _in_setup(text: str) -> Iterator[str]:
-    constants = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
-    return (value for value in constants if isinstance(value, str))
+def _in_setup(text: str) -> Iterable[str]:
+    constants = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+    return [value for value in constants if isinstance(value, str)]
 
 
-def _in_setup_cfg(text: str) -> list[str]:
+def _in_setup_cfg(text: str) -> Iterable[str]:
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     parser.read_string(text)
     return parser.get("options", "install_requires", fallback="").splitlines()
 
 
-_LISTS: dict[str, Callable[[str], Iterator[str] | list[str]]] = {
+_LISTS: dict[str, Callable[[str], Iterable[str]]] = {
     "pyproject.toml": _in_pyproject,
     "setup.py": _in_setup,
     "setup.cfg": _in_setup_cfg,
@@ -129,28 +124,18 @@ def _add_to_pyproject(text: str, requirement: str) -> str:
 
 
 def _add_to_setup(text: str, requirement: str) -> str:
-    """A plain list gets one more string, laid out as the last one is."""
+    """A plain list gets one more string before its last one, on a line of its own if that one has it."""
     listed = _plain_list(text)
     if listed is None or not listed.elts:
         return text
-    last = listed.elts[-1]
-    lines = text.splitlines(keepends=True)
-    row = (last.end_lineno or 0) - 1
-    column = len(lines[row].encode()[: last.end_col_offset].decode())
-    before, after = lines[row][:column], lines[row][column:]
-    has_comma = after.lstrip().startswith(",")
-    quote = before[-1]
-    new = f"{quote}{requirement}{quote}"
-    if last.lineno == listed.lineno or "]" in after.partition("#")[0]:
-        lines[row] = f"{before}, {new}{after}"
-    else:
-        indent = before[: len(before) - len(before.lstrip())]
-        lines[row] = f"{before}{'' if has_comma else ','}{after}"
-        lines.insert(row + 1, f"{indent}{new}{',' if has_comma else ''}\n")
-    edited = "".join(lines)
-    after_list = _plain_list(edited)
-    expected = [*ast.literal_eval(listed), requirement]
-    return edited if after_list is not None and ast.literal_eval(after_list) == expected else text
+    last, lines = listed.elts[-1], text.split("\n")
+    line = lines[last.lineno - 1].encode()
+    before, after = line[: last.col_offset].decode(), line[last.col_offset :].decode()
+    space = " " if before.strip() else f"\n{before}"
+    lines[last.lineno - 1] = f"{before}{after[0]}{requirement}{after[0]},{space}{after}"
+    edited = "\n".join(lines)
+    found, strings = _plain_list(edited), ast.literal_eval(listed)
+    return edited if found and ast.literal_eval(found) == [*strings[:-1], requirement, strings[-1]] else text
 
 
 def _plain_list(text: str) -> ast.List | None:
