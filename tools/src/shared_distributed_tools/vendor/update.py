@@ -36,9 +36,6 @@ def command(ctx: click.Context, repo: Path, write: bool) -> None:
         return
     carry_out(root, changes, "distributed.py brought up to date with shared-distributed", write=write)
     for update in updates:
-        if update.is_conflict:
-            echo(f"{update.change.path}: conflict; resolve the markers before you commit", fg="red", err=True)
-        elif update.broken:
-            why = f"merged without a conflict, but {update.broken}; correct it before you commit"
-            echo(f"{update.change.path}: {why}", fg="red", err=True)
-    ctx.exit(int(any(update.is_conflict or update.broken for update in updates)))
+        if update.to_do:
+            echo(f"{update.change.path}: {update.to_do}", fg="red", err=True)
+    ctx.exit(int(any(update.to_do for update in updates)))
