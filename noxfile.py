@@ -168,9 +168,9 @@ def example(session: nox.Session) -> None:
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def docs(session: nox.Session) -> None:
-    """The API reference, from the docstrings, into site/. Fails on a missing docstring or a broken example."""
-    run(session, "pytest", "-q", "tests/test_docs.py")
-    run(session, "pdoc", "--docformat", "google", "-o", "site", *MODULES)
+    """The pages and the API reference, into site/. Fails on a missing docstring or a block of code that does not run."""
+    run(session, "pytest", "-q", "tests/test_docs.py", "tests/house/test_recipes.py", "tests/house/test_maintainers.py")
+    session.run(python(session), "tools/site.py", "site", *MODULES, external=True)
     session.log("open site/index.html")
 
 
