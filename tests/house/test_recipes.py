@@ -9,16 +9,16 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from tests.house.pages import examples, names_of
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from harness import Worlds
+from tests.house.pages import names_of, prompts
+from tests.support import Worlds
 
 pytestmark = pytest.mark.only_over("gloo", reason="recipes are the same over every backend")
 
-PAGE = "recipes.md"
+PAGE = "shared/distributed/docs/recipes.md"
 SIZES = [(3, 5), (4, 0), (3, 0, 4), (1, 2, 5)]
 ragged = pytest.mark.parametrize("sizes", SIZES, ids=str)
 
@@ -331,9 +331,7 @@ def test_experts_on_different_ranks(sizes: tuple[int, ...], worlds: Worlds) -> N
 
 def test_what_the_recipes_show_at_a_prompt(worlds: Worlds) -> None:
     """On three ranks, the same on each."""
-    for attempted, problem in worlds.get("gloo", 3).run(examples, PAGE):
-        assert attempted > 5
-        assert not problem
+    assert worlds.get("gloo", 3).run(prompts, PAGE) == [""] * 3
 
 
 def test_every_recipe_is_tested_here() -> None:
