@@ -167,7 +167,7 @@ def example(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """The pages and the API reference, into site/. Fails on a missing docstring, and on code that does not run."""
     run(session, "pytest", "-q", *[f"tests/house/test_{name}.py" for name in ("docs", "recipes", "maintainers")])
-    session.run(python(session), "tools/site.py", "site", *MODULES, external=True)
+    session.run(python(session), "tools/website.py", "site", *MODULES, external=True)
     session.log("open site/index.html")
 
 

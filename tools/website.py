@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The documentation as a website: the API reference from the docstrings, and the pages of shared/distributed/docs.
 
-    python tools/site.py FOLDER MODULE...
+    python tools/website.py FOLDER MODULE...
 
 pdoc takes a page as the docstring of a module that holds nothing else, so pages have its layout, search and contents.
 """
@@ -31,7 +31,7 @@ def page(file: Path) -> doc.Module:
     return doc.Module(module)
 
 
-def main(folder: Path, *names: str) -> None:
+def build(folder: Path, *names: str) -> None:
     """Render all of it into a folder."""
     modules = {file.stem: page(file) for file in sorted(PAGES.glob("*.md"))}
     modules |= {name: doc.Module.from_name(name) for name in names}
@@ -44,4 +44,4 @@ def main(folder: Path, *names: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    build(Path(sys.argv[1]), *sys.argv[2:])
