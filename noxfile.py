@@ -165,9 +165,9 @@ def example(session: nox.Session) -> None:
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def docs(session: nox.Session) -> None:
-    """The API reference, from the docstrings, into site/. Fails on a missing docstring or a broken example."""
-    run(session, "pytest", "-q", "tests/house/test_docs.py")
-    run(session, "pdoc", "--docformat", "google", "-o", "site", *MODULES)
+    """The pages and the API reference, into site/. Fails on a missing docstring, and on code that does not run."""
+    run(session, "pytest", "-q", *[f"tests/house/test_{name}.py" for name in ("docs", "recipes", "maintainers")])
+    session.run(python(session), "tools/website.py", "site", *MODULES, external=True)
     session.log("open site/index.html")
 
 

@@ -54,6 +54,7 @@ def test_exported_names() -> None:
         "pad_dim_to",
         "reduce_scatter",
         "split_by_rank",
+        "until_all_done",
     ]
 
 
