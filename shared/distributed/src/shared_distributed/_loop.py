@@ -15,9 +15,7 @@ from ._gather import all_gather_async, group_of, is_distributed
 _BATCH, _DONE, _NO_EMPTY, _RAISED = range(4)  # what a rank says of a step
 
 
-def until_all_done(
-    loader: Iterable[Any], *, empty: Callable[[], Any] | None = None, group: Any = None
-) -> Iterator[Any]:
+def until_all_done(loader: Iterable[Any], *, empty: Any = None, group: Any = None) -> Iterator[Any]:
     """This rank's batches, then batches of 0 rows, until every rank is done. If any loader raises, every rank raises.
 
     `empty` makes a batch of 0 rows. By default each tensor of the last real batch is cut to `[:0]`; a rank without any
@@ -32,7 +30,7 @@ def until_all_done(
         return
     if "cpu:gloo" not in str(dist.get_backend_config(group)):
         group = _gloo_group(group or dist.group.WORLD)
-    ones, agreed = (1,) * dist.get_world_size(group), []
+    ones, agreed = (1,) * dist.get_world_size(group), list[Any]()
     for state, batch in _steps(loader, empty):
         told = all_gather_async(torch.tensor([state], device="cpu"), sizes=ones, grad="local", group=group)
         yield from agreed
