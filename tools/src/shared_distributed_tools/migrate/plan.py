@@ -12,11 +12,12 @@ from rich.text import Text
 
 from ..repo.files import repo_root
 from ..repo.tree import Unread
-from ..repo.uses import Site, find_uses
+from ..repo.uses import find_uses
 from ..terminal import print_table
 from .risks import Risk, find_risks
 from .stages import CORE_STAGE, PACKAGE, STAGES, VENDORED, Obstacle, Project, look_at
-from .to_core import ABOUT_SIZES, BY_HAND, UNCHANGED, planned
+from .proof import BY_HAND, UNCHANGED, File
+from .to_core import look_at_files
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Plan:
     """Everything that `adapters plan` says."""
 
     project: Project
-    sites: list[tuple[Site, str]]  # a site, and what it becomes in the core
+    files: list[File]  # those that use the copy
     risks: list[Risk]
     unread: list[Unread]
 
@@ -55,7 +56,8 @@ def make_plan(repo: Path, path: str | None = None) -> Plan:
     own = project.finding.names if project.finding else []
     uses = find_uses(project.tree, project.copy, [*adapter.api, *own])
     uses = [use for use in uses if project.obstacle or use.source.path != project.copy]
-    return Plan(project, planned(uses, adapter), find_risks(uses, adapter), project.tree.unread)
+    files = look_at_files(project.tree, uses, adapter)
+    return Plan(project, files, find_risks(uses, adapter), project.tree.unread)
 
 
 def _as_json(plan: Plan) -> dict[str, Any]:
@@ -68,7 +70,8 @@ def _as_json(plan: Plan) -> dict[str, Any]:
         "kind": finding.kind if finding else None,
         "differences": [one._asdict() for one in finding.differences] if finding else [],
         "obstacle": project.advice or None,
-        "sites": [{**site._asdict(), "core": core} for site, core in plan.sites],
+        "files": {file.source.path: file.is_proven for file in plan.files},  # whether it can move to the core
+        "sites": [{**site._asdict(), "core": core} for file in plan.files for site, core in file.rows],
         "risks": [risk._asdict() for risk in plan.risks],
         "unread": [{"path": one.path, "why": one.why} for one in plan.unread],
     }
@@ -89,17 +92,17 @@ def _show(plan: Plan) -> None:
     ahead = {
         VENDORED: f"{project.copy} becomes a self-contained file; call sites stay",
         PACKAGE: f"it becomes a shim for {project.adapter.distribution}, a new dependency; call sites stay",
-        CORE_STAGE: "call sites use shared_distributed as below, by hand for now",
+        CORE_STAGE: f"{sum(file.is_proven for file in plan.files)} of {len(plan.files)} files can move as they are",
     }
     for stage in STAGES[STAGES.index(project.stage) + 1 :]:
         click.echo(f"  {stage}: {ahead[stage]}")
     table = Table("site", "kind", "now", "in the core")
-    for site, core in plan.sites:
+    for site, core in [row for file in plan.files for row in file.rows]:
         style = "red" if core.startswith(BY_HAND) else "dim" if core == UNCHANGED else "green"
         table.add_row(f"{site.path}:{site.line}", site.kind, site.text, Text(core, style))
     print_table(table)
-    click.echo(ABOUT_SIZES)
     for title, lines in (
+        ("stays on the copy", [f"{file.source.path}: {file.stays}" for file in plan.files if file.stays]),
         ("deserves a look", [f"{risk.path}:{risk.line}: {risk.rule}: {risk.text}" for risk in plan.risks]),
         ("could not be read", [f"{one.path}: {one.why}" for one in plan.unread if one.may_hide_a_copy]),
     ):

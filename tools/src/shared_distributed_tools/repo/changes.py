@@ -25,6 +25,7 @@ class Change:
     path: str  # in the repo, with forward slashes
     old: bytes | None  # None: there is no such file yet
     new: bytes
+    is_removed: bool = False  # then `new` is empty
 
     @classmethod
     def of(cls, repo: Path, path: str, new: bytes) -> "Change":
@@ -90,7 +91,10 @@ def carry_out(repo: Path, changes: Sequence[Change], message: str, *, write: boo
         click.echo(f"{_files(changes)} would change; --write makes the change", err=True)
         return
     for change in changes:
-        write_atomically(checked(repo, change.path), change.new, change.old)
+        if change.is_removed:
+            checked(repo, change.path).unlink()
+        else:
+            write_atomically(checked(repo, change.path), change.new, change.old)
     click.echo(f"{_files(changes)} changed. In {repo}:\n{what_to_type(changes, message)}", err=True)
 
 
