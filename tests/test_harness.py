@@ -7,6 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from harness import Deadlines, RankError, World, WorldFailure, Worlds
+from harness.worker import place
+
+
+def rank_and_word(word: str) -> tuple[int, str]:
+    return place().rank, word
+
 
 SHORT = Deadlines(collective=2.0, case=3.0, kill=4.0, grace=1.0)
 
@@ -22,6 +28,11 @@ def test_results_come_back_by_rank(world: World) -> None:
     answers = world.run("ranks.basic:whoami")
     assert [(rank, size) for rank, size, _ in answers] == [(0, 3), (1, 3), (2, 3)]
     assert len({pid for _, _, pid in answers}) == 3
+
+
+def test_a_function_of_the_tests_own_module_runs_on_every_rank(world: World) -> None:
+    """It is passed as it is, and the ranks import it by its name."""
+    assert world.run(rank_and_word, "a") == [(0, "a"), (1, "a"), (2, "a")]
 
 
 def test_ranks_are_in_one_process_group(world: World) -> None:

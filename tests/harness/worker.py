@@ -78,17 +78,20 @@ def main(where: Place, join: bool, requests: Connection, log: str) -> None:
     requests.send_bytes(dumps(status))
     while True:
         try:
-            function, args = pickle.loads(requests.recv_bytes())
+            request = requests.recv_bytes()
         except EOFError:
             os._exit(0)  # no destructors: peers may be gone, and gloo would wait for them
         try:
+            function, args = pickle.loads(request)  # here, since the import of its module may fail
             answer = dumps(("ok", _find(function)(*args)))
         except BaseException as error:  # the parent decides what a failure means
             answer = dumps(_failure(error))
         requests.send_bytes(answer)
 
 
-def _find(function: str) -> Any:
+def _find(function: Any) -> Any:
+    if callable(function):
+        return function
     module, _, name = function.partition(":")
     return getattr(importlib.import_module(module), name)
 
