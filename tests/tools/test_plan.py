@@ -12,7 +12,6 @@ from downstream.projects import EDITED, INLINED, PROJECTS
 from downstream.trees import write_files
 from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.migrate.risks import RULES, find_risks
-from shared_distributed_tools.migrate.to_core import becomes, planned
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import Use, find_uses
 
@@ -25,58 +24,6 @@ def uses_of(folder: Path, adapter: str, code: str) -> list[Use]:
     """The uses of a copy in one file of a package."""
     files = {"pkg/__init__.py": "", COPY: "", "pkg/use.py": textwrap.dedent(code)}
     return find_uses(Tree(write_files(folder, files)), COPY, adapter_named(adapter).api)
-
-
-# ------------------------------------------------------------------ what it becomes
-
-
-@pytest.mark.parametrize(
-    ("adapter", "code", "expected"),
-    [
-        ("musiclm", "from pkg.distributed import AllGather", ["from shared_distributed import AllGather"]),
-        (
-            "mirasol",
-            "from .distributed import get_is_distributed as ask",
-            ["from shared_distributed import is_distributed as ask"],
-        ),
-        (
-            "st-moe",
-            "from .distributed import AllGather, pad_dim_to as p",
-            ["from shared_distributed import AllGather; from st_moe_distributed import pad_dim_to as p"],
-        ),
-        ("musiclm", "from .distributed import *", ["by hand: import the names that you use, one by one"]),
-        ("musiclm", "from . import distributed", ["by hand: import the names that you use, one by one"]),
-        ("musiclm", MODULE + "AllGather(dim = 2)", [None, "AllGather(dim=2, grad='local')"]),
-        ("musiclm", MODULE + "AllGather(1, all_reduce_grads = True)", [None, "AllGather(1, grad='sum')"]),
-        (
-            "musiclm",
-            MODULE + "AllGather(1, all_reduce_grads = r)",
-            [None, "AllGather(1, grad='sum' if r else 'local')"],
-        ),
-        ("musiclm", MODULE + "AllGather(**r)", [None, "by hand: the arguments have to be written out"]),
-        ("st-moe", MODULE + "g = AllGather()\ng(x, s)", [None, "AllGather(grad='local')", "unchanged"]),
-        (
-            "musiclm",
-            MODULE + "g = AllGather(1)\ng.is_distributed\ng.dim",
-            [None, None, "is_distributed()", "unchanged"],
-        ),
-        ("spear-tts", FUNCTION + "all_gather(x, 0, None)", [None, "all_gather(x, 0, grad='local')"]),
-        ("spear-tts", MODULE + "AllGather.apply(x, 0, s)", [None, "all_gather(x, 0, sizes=s, grad='local')"]),
-        ("mirasol", FUNCTION + "get_is_distributed()", [None, "is_distributed()"]),
-        ("st-moe", "from .distributed import split_by_rank\nsplit_by_rank(x)", [None, "unchanged"]),
-    ],
-)
-def test_what_a_use_becomes_in_the_core(tmp_path: Path, adapter: str, code: str, expected: list[str | None]) -> None:
-    """The gradient is made explicit, sizes are named; what the core lacks stays with the adapter's package."""
-    found = [becomes(use, adapter_named(adapter)) for use in uses_of(tmp_path, adapter, code + "\n")]
-    assert [one if said is not None else None for one, said in zip(found, expected, strict=True)] == expected
-
-
-def test_an_import_brings_what_its_file_needs(tmp_path: Path) -> None:
-    """`.is_distributed` becomes a function of the core's."""
-    code = "from .distributed import AllGather\ng = AllGather(1)\nif g.is_distributed: ...\n"
-    first, *_ = planned(uses_of(tmp_path, "musiclm", code), adapter_named("musiclm"))
-    assert first[1] == "from shared_distributed import AllGather, is_distributed"
 
 
 # ------------------------------------------------------------------ what deserves a look
@@ -199,8 +146,7 @@ def test_the_plan_for_people(tmp_path: Path) -> None:
         "  package: ",
         "  core: ",
         "spear_tts_pytorch/align.py:11",
-        "all_gather(mask, 0, sizes=batch_sizes, grad='local')",
-        "write list(sizes) for sizes.tolist()",
+        "all_gather(mask, 0, sizes = batch_sizes if is_distributed() else None, grad = 'local')",
         "spear_tts_pytorch/align.py:9: which-gradient",
     ):
         assert text in output, output

@@ -14,9 +14,9 @@ from ..repo.files import repo_root
 from ..repo.tree import Unread
 from ..repo.uses import find_uses
 from ..terminal import print_table
+from .proof import BY_HAND, UNCHANGED, File
 from .risks import Risk, find_risks
 from .stages import CORE_STAGE, PACKAGE, STAGES, VENDORED, Obstacle, Project, look_at
-from .proof import BY_HAND, UNCHANGED, File
 from .to_core import look_at_files
 
 

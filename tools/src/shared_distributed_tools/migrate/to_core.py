@@ -121,7 +121,7 @@ def _same_attribute(tree: Tree, file: File) -> Iterator[str]:
             if isinstance(node, ast.Attribute) and node.attr in file.holders and node not in known and source:
                 is_bound_here = source is file.source and class_of(source, node) in file.holders[node.attr]
                 if not (is_bound_here and not isinstance(node.ctx, ast.Load)) and not _is_another(source, node, file):
-                    yield f"{path}:{node.lineno} has a `.{node.attr}` that may be the gather kept here; rename one of them"
+                    yield f"{path}:{node.lineno} has a `.{node.attr}` that may be this file's gather; rename one"
 
 
 def _is_another(source: Source, node: ast.Attribute, file: File) -> bool:
