@@ -80,8 +80,8 @@ def bound_by(node: ast.AST) -> list[str]:
             return names
         case ast.alias():
             return []
-    name = getattr(node, "name", None)  # def, class, except, `case … as`, `case [*…]`, type parameters
-    return [name] if isinstance(name, str) else []
+    own = getattr(node, "name", None)  # def, class, except, `case … as`, `case [*…]`, type parameters
+    return [own] if isinstance(own, str) else []
 
 
 def is_stored(node: ast.AST) -> bool:

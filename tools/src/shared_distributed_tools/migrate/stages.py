@@ -125,13 +125,14 @@ def _without_a_copy(project: Project, findings: Sequence[Finding], path: str | N
             f"--replaces {one.path} --original {one.path}` begins an adapter for it"
         )
         return replace(here, obstacle=Obstacle.UNKNOWN, advice=advice)
-    if _importing_core(project.tree) and path is None:
+    if importing_core(project.tree) and path is None:
         return replace(project, stage=CORE_STAGE)
     where = f"{path} in {project.repo}" if path else str(project.repo)
     return replace(project, obstacle=Obstacle.NONE, advice=f"no copy found: {where}; `adapters scan` looks anywhere")
 
 
-def _importing_core(tree: Tree) -> set[str]:
+def importing_core(tree: Tree) -> set[str]:
+    """The project's own files that import the core."""
     return {file for file in tree.files if is_kept(file) and _IMPORTS_CORE.search(tree.content(file) or b"")}
 
 
@@ -140,7 +141,7 @@ def files_on_core(project: Project) -> tuple[int, int]:
     adapter = project.ready()
     uses = find_uses(project.tree, project.copy, [*adapter.api]) if project.copy else []
     left = {use.source.path for use in uses if use.source.path != project.copy and is_kept(use.source.path)}
-    return len(_importing_core(project.tree) - left), len(left)
+    return len(importing_core(project.tree) - left), len(left)
 
 
 # ------------------------------------------------------------------ the change to a stage
@@ -247,5 +248,5 @@ def missing_dependency(project: Project) -> str:
     if project.stage not in (PACKAGE, CORE_STAGE):
         return ""
     needed = [project.adapter.distribution] if project.adapter else []
-    needed += [CORE_DISTRIBUTION] if _importing_core(project.tree) else []
+    needed += [CORE_DISTRIBUTION] if importing_core(project.tree) else []
     return next((name for name in needed if not is_listed(project.repo, name)), "")
