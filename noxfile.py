@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -107,8 +106,7 @@ def hosts_refused(interpreter: str) -> str:
     missing = [tool for tool in (APART[0], "nsenter", "ip", "ss") if shutil.which(tool) is None]
     if missing:
         return f"needs {', '.join(missing)} (of util-linux and iproute2)"
-    command, environment = [*APART, interpreter, "-m", "multihost.network"], {**os.environ, "PYTHONPATH": "tests"}
-    tried = subprocess.run(command, env=environment, capture_output=True, text=True)
+    tried = subprocess.run([*APART, interpreter, "-m", "tests.hosts.network"], capture_output=True, text=True)
     return "" if tried.returncode == 0 else f"no hosts in network namespaces: {tried.stderr.strip()}"
 
 
@@ -118,10 +116,9 @@ def multihost(session: nox.Session) -> None:
     reason = hosts_refused(python(session))
     if reason:
         session.skip(reason)
-    session.env["PYTHONPATH"] = "tests"
     for hosts, size in ((2, 4), (3, 3)):
-        words = ["-m", "pytest", "-q", "-p", "multihost.plugin", f"--hosts={hosts}", "--suite=core"]
-        words += [f"--world-size={size}", "-o", "python_files=test_*.py link.py", *session.posargs]
+        words = ["-m", "pytest", "-q", "-p", "tests.hosts.plugin", f"--hosts={hosts}", "--suite=core"]
+        words += [f"--world-size={size}", *session.posargs]
         session.run(*APART, python(session), *words, external=True)
 
 
@@ -129,7 +126,7 @@ def multihost(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """20,000 ragged calls, forward and backward, on four ranks: memory and open files flat, results exact."""
     session.env["SOAK_CALLS"] = "20000"
-    run(session, "pytest", "-q", "tests/test_soak.py", *session.posargs)
+    run(session, "pytest", "-q", "tests/core/test_soak.py", *session.posargs)
 
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
@@ -176,7 +173,7 @@ def example(session: nox.Session) -> None:
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def docs(session: nox.Session) -> None:
     """The API reference, from the docstrings, into site/. Fails on a missing docstring or a broken example."""
-    run(session, "pytest", "-q", "tests/test_docs.py")
+    run(session, "pytest", "-q", "tests/house/test_docs.py")
     run(session, "pdoc", "--docformat", "google", "-o", "site", *MODULES)
     session.log("open site/index.html")
 
