@@ -164,6 +164,8 @@ STAYS = {
     "children": a_class("AllGather(1)", "return [one(x) for one in self.children()]"),
     "another class's self": a_class() + "class B:\n    def forward(self, x): return self.gather(x)[1]\n",
     "from outside": a_class() + "def f(model, x): return model.gather(x)[1].tolist()\n",
+    "replaced from outside": a_class() + "def f(model, x): model.gather = x\n",
+    "called inside a call": a_class("AllGather(1)", "return self.gather(x.gather(x)[1])[0]"),
     "another self": a_class() + "def f(self, x): self.gather = x\n",
     "the flag of something else": a_class() + "def f(model): return model.is_distributed\n",
     "the flag is set": a_class("AllGather(1)", "self.gather.is_distributed = False"),

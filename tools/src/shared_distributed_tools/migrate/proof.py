@@ -15,6 +15,7 @@ import ast
 import copy
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..catalog import CORE, CORE_FOLDER, Adapter, root
@@ -25,12 +26,14 @@ from ..repo.uses import Site, Use, class_of, is_of_self, position, scope_of
 UNCHANGED, BY_HAND = "unchanged", "by hand: "
 LACKING = frozenset({"is_distributed", "all_reduce_grads"})  # attributes of an old AllGather that the core's lacks
 _ASK = "is_distributed()"
+_GATHERS = ("AllGather", "all_gather", "get_is_distributed")  # the core has others of these names
 _REFLECTION = frozenset({"locals", "globals", "vars", "exec", "eval"})
 _WALKS = frozenset({"children", "named_children", "modules", "named_modules", "_modules", "__dict__"})
 _EINSUM = re.compile(r"map\(lambda (\w+): einsum\('[^']*', \1, \1\), \([\w, ]+\)\)")
 _KEEP = "keep it in a variable of the function that calls it, or in `self`"
 _WRITE_OUT = "write the arguments out: dim, sizes in a variable, grad='sum' or 'local'"
 _SIZES = "sizes are a tuple of ints in the core, never None: list(sizes), sum(sizes), torch.tensor(sizes)"
+_LAYOUT = "its layout cannot be edited safely; put each use on a line of its own"
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -42,7 +45,7 @@ class File:
     uses: list[Use]
     rows: list[tuple[Site, str]] = field(default_factory=list)  # a place; the code for it, "unchanged" or "by hand: …"
     edits: dict[ast.AST, str] = field(default_factory=dict)
-    holders: dict[str, list[ast.ClassDef]] = field(default_factory=dict)  # `self.` attributes that hold a gather
+    holders: dict[str, set[str]] = field(default_factory=dict)  # `self.` attributes with a gather: their classes
     stays: str = ""  # why the file stays although every row is proven
 
     @property
@@ -55,12 +58,21 @@ class File:
         """The file's text on the core."""
         text = self.source.text
         for node in sorted(self.edits, key=position, reverse=True):
-            start, end = span(self.source, node)
+            start, end = _span(self.source, node)
             text = text[:start] + self.edits[node] + text[end:]
         return text
 
 
-def span(source: Source, node: ast.AST) -> tuple[int, int]:
+class _ByHandError(Exception):
+    """A place that is left to a person: what to do there."""
+
+
+def _need(is_so: object, advice: str) -> None:
+    if not is_so:
+        raise _ByHandError(advice)
+
+
+def _span(source: Source, node: ast.AST) -> tuple[int, int]:
     """Where a node begins and ends in its file's text."""
     lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", source.text)  # as ast counts them
     row, column, last_row, last_column = position(node)
@@ -69,7 +81,7 @@ def span(source: Source, node: ast.AST) -> tuple[int, int]:
     return start, end
 
 
-def bound_by(node: ast.AST) -> list[str]:
+def _bound(node: ast.AST) -> list[str]:
     """The names that a node itself binds, in whatever way."""
     match node:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name) | ast.MatchMapping(rest=str(name)):
@@ -84,128 +96,107 @@ def bound_by(node: ast.AST) -> list[str]:
     return [own] if isinstance(own, str) else []
 
 
-def is_stored(node: ast.AST) -> bool:
-    """Whether a name or attribute is bound or deleted here, and not read."""
-    return not isinstance(getattr(node, "ctx", None), ast.Load)
+def _bindings(node: ast.AST) -> Counter[str]:
+    return Counter(name for inner in ast.walk(node) for name in _bound(inner))
 
 
-def times_kept(node: ast.ClassDef, attribute: str) -> int:
-    """How often a class binds `self.attribute`."""
-    return sum(is_of_self(one) and one.attr == attribute and is_stored(one) for one in ast.walk(node))
+def _reads(node: ast.AST, name: str) -> list[ast.Name]:
+    names = [one for one in ast.walk(node) if isinstance(one, ast.Name) and one.id == name]
+    return [one for one in names if isinstance(one.ctx, ast.Load)]
+
+
+def _gradient(flags: list[ast.expr]) -> str:
+    """The core's word for `all_reduce_grads`; by hand where that is no constant."""
+    value = getattr(flags[0], "value", None) if flags else False
+    _need(isinstance(value, bool) and len(flags) <= 1, _WRITE_OUT)
+    return "sum" if value else "local"
 
 
 def movable_names(adapter: Adapter) -> set[str]:
     """The names that the core has: what is rewritten, and what the adapter re-exports from there."""
-    trees = (
-        ast.parse((root() / path).read_bytes()) for path in (adapter.source, f"{CORE_FOLDER}/src/{CORE}/__init__.py")
-    )
-    own, core = (
-        {name for node in tree.body if isinstance(node, ast.ImportFrom) for name in bound_by(node)} for tree in trees
-    )
+    paths = (adapter.source, f"{CORE_FOLDER}/src/{CORE}/__init__.py")
+    trees = [ast.parse((root() / path).read_bytes()).body for path in paths]
+    own, core = ({name for node in tree if isinstance(node, ast.ImportFrom) for name in _bound(node)} for tree in trees)
     rewritten = {"AllGather" if adapter.has_module else "all_gather", "get_is_distributed"}
     return set(adapter.api) & (rewritten | (own & core))
 
 
-def prove(file: File, adapter: Adapter) -> None:
-    """Fill in a file's rows and edits."""
-    _Proof(file, adapter).run()
-
-
-class _Proof:
-    """Each question is answered with code, with "unchanged", or with "by hand" and what to do."""
+class Proof:
+    """Fills in a file. Each question about a node is answered with code for it, or with "unchanged"."""
 
     def __init__(self, file: File, adapter: Adapter) -> None:
         self.file, self.source, self.tree = file, file.source, file.source.tree
         self.adapter, self.movable = adapter, movable_names(adapter)
-        self.nodes = list(ast.walk(self.tree))
         self.counts = _bindings(self.tree)
         self.asks = False  # whether the file comes to need `is_distributed`
         self.sizes: list[tuple[ast.AST, str]] = []  # functions, and the name that sizes have there
         self.given: set[ast.AST] = set()  # sizes passed to a gather, whose row has them
-
-    def run(self) -> None:
-        for use in self.file.uses:
+        for use in file.uses:
             if use.kind != "import":
-                self._row(use.node, use.kind, use.name, self._used(use.node, use))
-        for function, name in self.sizes:
-            for node in ast.walk(function):
-                if isinstance(node, ast.Name) and node.id == name and not is_stored(node) and node not in self.given:
-                    self._row(*self._sizes_read(node))
-        for node in self.nodes:
-            why = self._obstacle(node)
-            if why:
-                self._row(node, "other", "", BY_HAND + why)
-        for use in self.file.uses:
+                self._row(use.node, use.kind, use.name, self._used, use.node, use)
+        for node in (one for function, name in self.sizes for one in _reads(function, name)):
+            if node not in self.given:
+                self._row(self._around_sizes(node), "sizes", node.id, self._sizes_read, node)
+        for node in ast.walk(self.tree):
+            if self._is_obstacle(node):
+                self._row(node, "other", "", _need, False, "what this may reach or bind cannot be followed")
+        for use in file.uses:
             if use.kind == "import":
-                self._row(use.node, use.kind, use.name, self._imported(use))
-        self.file.rows.sort(key=lambda row: row[0].line)
-        if self.file.is_proven:
-            self.file.stays = self._second_look()
+                self._row(use.node, use.kind, use.name, self._imported, use.node, use)
+        file.rows.sort(key=lambda row: row[0].line)
+        if file.is_proven:
+            file.stays = self._second_look()
 
-    def _row(self, node: ast.AST, kind: str, name: str, core: str) -> None:
+    def _row(self, node: ast.AST, kind: str, name: str, question: Callable[..., str | None], *about: object) -> None:
+        try:
+            core = question(*about) or UNCHANGED
+        except _ByHandError as error:
+            core = f"{BY_HAND}{error}"
         line: int = node.lineno  # type: ignore[attr-defined]
         self.file.rows.append((Site(self.source.path, line, kind, name, self.source.line(line)), core))
         if core != UNCHANGED and not core.startswith(BY_HAND):
             self.file.edits[node] = core
 
     def _text(self, node: ast.AST) -> str:
-        start, end = span(self.source, node)
+        start, end = _span(self.source, node)
         return self.source.text[start:end]
 
     def _with(self, name: str, core: str) -> str:
         """Code with a name that nothing else in the file may bind."""
-        if self.counts[name]:
-            return f"{BY_HAND}{core}, but `{name}` means something else in this file: rename that first"
+        _need(not self.counts[name], f"{core}, but `{name}` means something else in this file: rename that first")
         self.asks = self.asks or name == "is_distributed"
         return core
 
-    # ------------------------------------------------------------------ the copy's names
-
     def _used(self, node: ast.AST, use: Use) -> str:
-        if use.through:
-            return f"{BY_HAND}import it from the copy, not through {use.through}"
-        is_gather = use.owner is not None or (use.name == "all_gather" and not self.adapter.has_module)
-        if use.kind == "call" and is_gather:
+        _need(not use.through, f"import it from the copy, not through {use.through}")
+        if use.kind == "call" and (use.owner or (use.name == "all_gather" and not self.adapter.has_module)):
             return self._called(node, use)
         if use.owner is not None:
-            is_question = (
-                self.adapter.asks_when_built and isinstance(node, ast.Attribute) and node.attr == "is_distributed"
-            )
-            return (
-                self._with("is_distributed", _ASK)
-                if is_question
-                else f"{BY_HAND}a gather that is passed on is not followed"
-            )
+            is_question = isinstance(node, ast.Attribute) and node.attr == "is_distributed"
+            _need(is_question and self.adapter.asks_when_built, "a gather that is passed on cannot be followed")
+            return self._with("is_distributed", _ASK)
         if use.kind == "build" and use.name == "AllGather" and self.adapter.has_module:
             return self._built(node)
         if use.name == "get_is_distributed" and isinstance(node, ast.Call) and not node.args and not node.keywords:
             return self._with("is_distributed", _ASK) if self._text(node.func) == use.name else UNCHANGED
-        is_same = use.name in self.movable and use.name not in ("AllGather", "all_gather", "get_is_distributed")
-        return (
-            UNCHANGED
-            if is_same
-            else f"{BY_HAND}{use.name or 'the module'} is not the core's: import and call what the core has"
-        )
+        is_same = use.name in self.movable and use.name not in _GATHERS
+        _need(is_same, f"{use.name or 'the module'} is not the core's: import and call what the core has")
+        return UNCHANGED
 
-    def _imported(self, use: Use) -> str:
-        node = use.node
-        if use.through:
-            return f"{BY_HAND}import it from the copy, not through {use.through}"
-        if use.name == "*" or "" in use.bound.values() or not isinstance(node, ast.ImportFrom):
-            return f"{BY_HAND}import the names that you use, one by one"
-        if node not in self.tree.body:
-            return f"{BY_HAND}import it at the top of the file, without a condition"
+    def _imported(self, node: ast.AST, use: Use) -> str:
+        _need(not use.through, f"import it from the copy, not through {use.through}")
+        is_plain = isinstance(node, ast.ImportFrom) and use.name != "*" and "" not in use.bound.values()
+        _need(is_plain, "import the names that you use, one by one")
+        _need(node in self.tree.body, "import it at the top of the file, without a condition")
         for local, name in use.bound.items():
-            if name not in self.movable:
-                return f"{BY_HAND}the core has no {name}; write what the core has, or use it in another file"
-            if self.counts[local] > 1:
-                return f"{BY_HAND}`{local}` is bound again in this file: rename one of the two"
+            _need(name in self.movable, f"the core has no {name}; write what the core has, or use it in another file")
+            _need(self.counts[local] == 1, f"`{local}` is bound again in this file: rename one of the two")
         names = re.sub(r"\bget_is_distributed\b", "is_distributed", self._text(node).partition("import")[2])
         if "get_is_distributed" in use.bound:
             return self._with("is_distributed", f"from {CORE} import{names}")
         if self.asks and not any("get_is_distributed" in one.bound for one in self.file.uses):
             self.asks = False  # the first import brings it
-            before, last, after = names.rpartition(self._text(node.names[-1]))
+            before, last, after = names.rpartition(self._text(node.names[-1]))  # type: ignore[attr-defined]
             names = f"{before}{last}, is_distributed{after}"
         return f"from {CORE} import{names}"
 
@@ -213,173 +204,155 @@ class _Proof:
 
     def _built(self, node: ast.AST) -> str:
         assert isinstance(node, ast.Call)
-        words = {word.arg: word for word in node.keywords}
-        flag = words.get("all_reduce_grads")
+        words = {word.arg: word.value for word in node.keywords}
         has_dim = len(node.args) + ("dim" in words) == 1 if self.adapter.asks_when_built else not node.args
-        gradient = _gradient(flag.value if flag else None)
-        if _is_starred(node) or not (has_dim and gradient and words.keys() <= {"dim", "all_reduce_grads"}):
-            return BY_HAND + _WRITE_OUT
+        is_starred = any(isinstance(one, ast.Starred) for one in node.args)
+        _need(has_dim and not is_starred and words.keys() <= {"dim", "all_reduce_grads"}, _WRITE_OUT)
+        flags = [word for word in node.keywords if word.arg == "all_reduce_grads"]
+        gradient = _gradient([word.value for word in flags])
         around = self.source.parents[node]
         if isinstance(around, ast.Assign) and len(around.targets) == 1:
-            why = self._kept_in(around.targets[0])
+            self._keep(around.targets[0])
         else:
-            why = "" if isinstance(around, ast.Call) and around.func is node else _KEEP
-        if why:
-            return BY_HAND + why
-        arguments: list[ast.AST] = [*node.args, *node.keywords]
-        return self._edited(node, [flag] if flag else [], "" if flag or not arguments else ", ", f"grad = '{gradient}'")
+            _need(isinstance(around, ast.Call) and around.func is node, _KEEP)
+        return self._edited(node, [*flags], f"grad = '{gradient}'")
 
-    def _edited(self, node: ast.Call, old: list[ast.AST], before: str, new: str) -> str:
+    def _edited(self, node: ast.Call, old: list[ast.AST], new: str) -> str:
         """A call with an argument in the place of others, or after the last one."""
-        text, begin = self._text(node), span(self.source, node)[0]
+        text, begin = self._text(node), _span(self.source, node)[0]
         new = new.replace(" = ", "=") if re.search(r"\w=[^=\s]", text) else new
-        every = old or [*node.args, *node.keywords]
-        start = span(self.source, old[0])[0] - begin if old else len(text) - 1
-        stop = max([span(self.source, one)[1] - begin for one in every], default=start)
-        if not old and ")" not in text[stop:-1]:  # otherwise the last argument is in parentheses
-            start = stop
-        return f"{text[:start]}{before}{new}{text[max(start, stop) :]}"
+        if old:
+            start, stop = _span(self.source, old[0])[0], max(_span(self.source, one)[1] for one in old)
+            return f"{text[: start - begin]}{new}{text[stop - begin :]}"
+        ends = [_span(self.source, one)[1] - begin for one in [*node.args, *node.keywords]]
+        at = max(ends, default=len(text) - 1)
+        at = len(text) - 1 if ")" in text[at:-1] else at  # the last argument is in parentheses
+        return f"{text[:at]}{', ' if ends else ''}{new}{text[at:]}"
 
-    def _kept_in(self, target: ast.expr) -> str:
-        """Why a gather cannot be followed to its calls; empty if it can."""
+    def _keep(self, target: ast.expr) -> None:
+        """By hand, unless a gather can be followed from here to its calls."""
         function, own = scope_of(self.source, target), class_of(self.source, target)
-        if isinstance(target, ast.Name) and isinstance(function, _Function):
-            return "" if _bindings(function)[target.id] == 1 else f"`{target.id}` is bound again in this function"
+        if isinstance(target, ast.Name):
+            _need(isinstance(function, _Function), _KEEP)
+            _need(_bindings(function)[target.id] == 1, f"`{target.id}` is bound again in this function")
+            return
         if not (is_of_self(target) and isinstance(own, ast.ClassDef) and function in own.body):
-            return _KEEP
-        self.file.holders.setdefault(target.attr, []).append(own)
-        names = [name for one in ast.walk(own) if scope_of(self.source, one) is own for name in bound_by(one)]
-        is_once = times_kept(own, target.attr) == 1 and target.attr not in names
-        return "" if is_once else f"`self.{target.attr}` is bound again in this class"
+            raise _ByHandError(_KEEP)
+        self.file.holders.setdefault(target.attr, set()).add(own.name)
+        kept = [one for one in ast.walk(own) if is_of_self(one) and one.attr == target.attr]
+        stored = [one for one in kept if not isinstance(one.ctx, ast.Load)]
+        names = [name for one in ast.walk(own) if scope_of(self.source, one) is own for name in _bound(one)]
+        _need(len(stored) == 1 and target.attr not in names, f"`self.{target.attr}` is bound again in this class")
 
     def _called(self, node: ast.AST, use: Use) -> str:
         assert isinstance(node, ast.Call)
         words = {word.arg: word.value for word in node.keywords}
-        if use.owner is not None:
-            given, flags = [*node.args[1:], *words.values()], []
-            is_plain = len(node.args) >= 1 and len(given) <= 1 and words.keys() <= {"sizes"}
-        else:
-            given, flags = node.args[2:3], [*node.args[3:], *words.values()]
-            is_plain = len(given) == 1 and len(flags) <= 1 and words.keys() <= {"all_reduce_grads"}
-        gradient = _gradient(flags[0] if flags else None)
-        sizes = next((one for one in given if not (isinstance(one, ast.Constant) and one.value is None)), None)
-        is_kept = sizes is None or isinstance(sizes, ast.Name) or is_of_self(sizes)
-        if _is_starred(node) or not (is_plain and gradient and is_kept):
-            return BY_HAND + _WRITE_OUT
-        why = self._unpacked(node)
-        if why:
-            return BY_HAND + why
-        passed = "" if sizes is None else self._text(sizes)
-        if sizes is not None and self.adapter.sizes_may_be_none:  # without other ranks the original ignores them
+        fixed, word = (1, "sizes") if use.owner else (2, "all_reduce_grads")
+        is_starred = any(isinstance(one, ast.Starred) for one in node.args)
+        rest = [*node.args[fixed:], *words.values()]
+        _need(len(node.args) >= fixed and not is_starred and words.keys() <= {word}, _WRITE_OUT)
+        _need(len(rest) <= 1 if use.owner else len(node.args) > 2, _WRITE_OUT)
+        gradient = _gradient([] if use.owner else rest[1:])
+        sizes = next((one for one in rest[:1] if ast.unparse(one) != "None"), None)
+        self._unpack(node)
+        if sizes is None:
+            return UNCHANGED if use.owner else self._edited(node, [*rest], f"grad = '{gradient}'")
+        _need(isinstance(sizes, ast.Name) or is_of_self(sizes), _WRITE_OUT)
+        self.given.add(sizes)
+        passed = self._text(sizes)
+        if self.adapter.sizes_may_be_none:  # without other ranks the original ignores them
             passed = self._with("is_distributed", f"{passed} if {_ASK} else None")
-        if sizes is not None:
-            self.given.add(sizes)
-        if passed.startswith(BY_HAND):
-            return passed
         if use.owner is None:
-            new = (f"sizes = {passed}, " if passed else "") + f"grad = '{gradient}'"
-            return self._edited(node, [*node.args[2:], *node.keywords], "", new)
-        if sizes is not None and passed != self._text(sizes):
-            self._row(sizes, "sizes", "", passed)
+            return self._edited(node, [*node.args[2:], *node.keywords], f"sizes = {passed}, grad = '{gradient}'")
+        if self.adapter.sizes_may_be_none:
+            self._row(sizes, "sizes", "", lambda: passed)
         return UNCHANGED
 
-    def _unpacked(self, node: ast.Call) -> str:
-        """Why it is not known where the sizes go; empty if it is."""
-        around = self.source.parents[node]
-        if isinstance(around, ast.Subscript) and ast.unparse(around.slice) == "0" and not is_stored(around):
-            return ""
+    def _unpack(self, node: ast.Call) -> None:
+        """By hand, unless it is known where the sizes go."""
+        around, function = self.source.parents[node], scope_of(self.source, node)
+        if isinstance(around, ast.Subscript) and ast.unparse(around.slice) == "0" and isinstance(around.ctx, ast.Load):
+            return
         target = around.targets[0] if isinstance(around, ast.Assign) and len(around.targets) == 1 else None
-        function = scope_of(self.source, node)
-        if (
-            isinstance(target, ast.Name)
-            and isinstance(function, _Function)
-            and self._fails_as_tensor(node, target.id, function)
-        ):
-            return ""
-        if not (isinstance(target, ast.Tuple) and len(target.elts) == 2 and isinstance(target.elts[1], ast.Name)):
-            return "unpack it at once: `x, sizes = …`"
-        name = target.elts[1].id
+        if isinstance(target, ast.Name) and self._fails_as_tensor(node, target.id, function):
+            return
+        is_pair = isinstance(target, ast.Tuple) and len(target.elts) == 2 and isinstance(target.elts[1], ast.Name)
+        _need(is_pair, "unpack it at once: `x, sizes = …`")
+        name = target.elts[1].id  # type: ignore[union-attr]
         if name == "_":
-            is_read = any(isinstance(one, ast.Name) and one.id == "_" and not is_stored(one) for one in self.nodes)
-            return "`_` is read in this file: give the sizes a name" if is_read else ""
-        if not isinstance(function, _Function) or _bindings(function)[name] != 1:
-            return f"`{name}` has to be bound once, in a function: give the sizes a name of their own"
-        self.sizes.append((function, name))
-        return ""
+            _need(not _reads(self.tree, "_"), "`_` is read in this file: give the sizes a name")
+        else:
+            is_own = isinstance(function, _Function) and _bindings(function)[name] == 1
+            _need(is_own, f"`{name}` has to be bound once, in a function: give the sizes a name of their own")
+            self.sizes.append((function, name))
 
     def _fails_as_tensor(self, node: ast.Call, name: str, function: ast.AST) -> bool:
         """Whether `x = all_gather(x, 0, None)` is used later only where a pair raises, whatever is in it."""
-        inside = list(ast.walk(function))
         loops = [one for one in self.source.around(node) if isinstance(one, ast.For | ast.AsyncFor | ast.While)]
-        declared = any(name in one.names for one in inside if isinstance(one, ast.Global | ast.Nonlocal))
-        reads = [one for one in inside if isinstance(one, ast.Name) and one.id == name and not is_stored(one)]
+        declared = [one for one in ast.walk(function) if isinstance(one, ast.Global | ast.Nonlocal)]
+        reads = _reads(function, name)
         later = [one for one in reads if position(one) > position(node)[2:]]
-        is_here = all(scope_of(self.source, one) is function for one in reads)
-        is_gathered = bool(node.args) and ast.unparse(node.args[0]) == name
-        return (
-            is_gathered
-            and is_here
-            and not loops
-            and not declared
-            and bool(later)
-            and all(map(self._raises_for_a_pair, later))
-        )
+        is_here = isinstance(function, _Function) and all(scope_of(self.source, one) is function for one in reads)
+        is_its_own = ast.unparse(node.args[0]) == name
+        return is_here and is_its_own and not loops and not declared and bool(later) and all(map(self._raises, later))
 
-    def _raises_for_a_pair(self, node: ast.Name) -> bool:
+    def _raises(self, node: ast.Name) -> bool:
+        """Whether a pair raises where a name stands, as an operand of torch's einsum or of `@`."""
         around = self.source.parents[node]
-        is_torchs = any(
-            isinstance(one, ast.ImportFrom) and one.module == "torch" and "einsum" in bound_by(one)
-            for one in self.tree.body
-        )
-        is_einsum = _EINSUM.fullmatch(ast.unparse(self.source.parents[around])) is not None
-        is_einsum = is_einsum and is_torchs and self.counts["einsum"] == 1 and not self.counts["map"]
-        return is_einsum or (isinstance(around, ast.BinOp) and isinstance(around.op, ast.MatMult))
+        torchs = {name for one in self.source.imports if getattr(one, "module", "") == "torch" for name in _bound(one)}
+        is_einsum = "einsum" in torchs and self.counts["einsum"] == 1 and not self.counts["map"]
+        is_operand = isinstance(around, ast.BinOp) and isinstance(around.op, ast.MatMult)
+        return is_operand or (is_einsum and bool(_EINSUM.fullmatch(ast.unparse(self.source.parents[around]))))
 
     # ------------------------------------------------------------------ sizes, and what no form covers
 
-    def _sizes_read(self, node: ast.Name) -> tuple[ast.AST, str, str, str]:
-        name, may_be_none = node.id, self.adapter.sizes_may_be_none
+    def _around_sizes(self, node: ast.Name) -> ast.AST:
+        """What is done with sizes, as far as it is a proven form; else the name itself."""
+        name = node.id
+        forms = {f"{name}{one}" for one in (".tolist()", ".sum().item()", " is None", " is not None")}
         for around in [*self.source.around(node)][:4]:
-            code = ast.unparse(around) if isinstance(around, ast.expr) else ""
             is_check = isinstance(around, ast.Call) and around.args == [node] and self._is_none_check(around)
-            if is_check or code in (f"{name} is None", f"{name} is not None"):
-                core = f"not {_ASK}" if code == f"{name} is None" else _ASK
-                return around, "sizes", name, self._with("is_distributed", core) if may_be_none else UNCHANGED
-            if code == f"{name}.tolist()":
-                return around, "sizes", name, self._with("list", f"list({name})")
-            if code == f"{name}.sum().item()":
-                return around, "sizes", name, self._with("sum", f"sum({name})")
-        return node, "sizes", name, BY_HAND + _SIZES
+            if isinstance(around, ast.expr) and (is_check or ast.unparse(around) in forms):
+                return around
+        return node
+
+    def _sizes_read(self, node: ast.Name) -> str:
+        around = self._around_sizes(node)
+        _need(around is not node, _SIZES)
+        code = ast.unparse(around)
+        if code.endswith(")") and code.startswith(f"{node.id}."):
+            builtin = "list" if code.endswith("tolist()") else "sum"
+            return self._with(builtin, f"{builtin}({node.id})")
+        if not self.adapter.sizes_may_be_none:
+            return UNCHANGED
+        return self._with("is_distributed", f"not {_ASK}" if code.endswith(" is None") else _ASK)
 
     def _is_none_check(self, call: ast.Call) -> bool:
         """Whether a function of this file is `return … is not None`, and nothing else is called so."""
-        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        name = ast.unparse(call.func)
         found = [one for one in self.tree.body if isinstance(one, ast.FunctionDef) and one.name == name]
-        return (
-            self.counts[name] == len(found) == 1
-            and re.fullmatch(rf"def {name}\((\w+)\):\s+return \1 is not None", ast.unparse(found[0])) is not None
-        )
+        form = rf"def {re.escape(name)}\((\w+)\):\s+return \1 is not None"
+        return self.counts[name] == len(found) == 1 and bool(re.fullmatch(form, ast.unparse(found[0])))
 
-    def _obstacle(self, node: ast.AST) -> str:
-        """Why a place outside of the copy's uses keeps the file from moving; empty for most."""
+    def _is_obstacle(self, node: ast.AST) -> bool:
+        """Whether a place may reach a gather, or bind a name, without spelling it as a use does."""
         is_used = any(use.node is node for use in self.file.uses)
-        names = {name for use in self.file.uses for name in use.bound} | set(self.file.holders)
+        names = {name for use in self.file.uses for name in use.bound} | set(self.file.holders) | LACKING
         match node:
-            case ast.ImportFrom(names=[ast.alias(name="*")]) if not is_used:
-                return "a star import may bind any name; import the names that you use"
+            case ast.ImportFrom(names=[ast.alias(name="*")]):
+                return not is_used
             case ast.Name(id=name) if name in _REFLECTION:
-                return f"{name}() reaches variables by name, which is not followed"
-            case ast.Constant(value=str(text)) if text.rpartition(".")[2] in names | LACKING:
-                return "a name of the gather in a string, which is not followed"
-            case ast.Attribute(attr=name) if name in _WALKS and self.file.holders:
-                return f"`.{name}` reaches the gather that is kept in `self`"
-            case ast.Attribute(attr="is_distributed") if self.adapter.asks_when_built and not is_used:
-                return "this may be a gather's `.is_distributed`; give the other attribute another name"
+                return True
+            case ast.Constant(value=str(text)):  # `getattr(self, "gather")`
+                return text.rpartition(".")[2] in names
+            case ast.Attribute(attr="is_distributed"):
+                return self.adapter.asks_when_built and not is_used
+            case ast.Attribute(attr=name):
+                return name in _WALKS and bool(self.file.holders)
             case ast.arg(arg="self") | ast.Name(id="self", ctx=ast.Store()) if self.file.holders:
-                function = scope_of(self.source, node)
-                is_method = isinstance(node, ast.arg) and isinstance(self.source.parents.get(function), ast.ClassDef)
-                return "" if is_method else "`self` is bound again here"
-        return ""
+                around = self.source.parents.get(scope_of(self.source, node))
+                return not (isinstance(node, ast.arg) and isinstance(around, ast.ClassDef))
+        return False
 
     def _second_look(self) -> str:
         """The result, looked at by other means: why it is not what was planned; empty if it is."""
@@ -394,10 +367,8 @@ class _Proof:
             is_written_right = ast.dump(ast.parse(self.file.result)) == ast.dump(_Replaced(new).visit(expected))
             missing = undefined_names(self.file.result) - undefined_names(self.source.text)
         except (SyntaxError, ValueError, RecursionError):
-            return "its layout cannot be edited safely; put each use on a line of its own"
-        if missing or not (is_read_right and is_written_right):
-            return f"its layout cannot be edited safely {sorted(missing)}; put each use on a line of its own"
-        return ""
+            return _LAYOUT
+        return "" if is_read_right and is_written_right and not missing else _LAYOUT
 
 
 class _Replaced(ast.NodeTransformer):
@@ -412,17 +383,3 @@ def _parsed(text: str) -> ast.AST:
     """The statement or expression that a text is."""
     statement = ast.parse(text).body[0]
     return statement.value if isinstance(statement, ast.Expr) else statement
-
-
-def _bindings(node: ast.AST) -> Counter[str]:
-    return Counter(name for inner in ast.walk(node) for name in bound_by(inner))
-
-
-def _is_starred(node: ast.Call) -> bool:
-    return any(isinstance(one, ast.Starred) for one in node.args) or any(word.arg is None for word in node.keywords)
-
-
-def _gradient(flag: ast.expr | None) -> str:
-    """The core's word for `all_reduce_grads`; empty where that is no constant."""
-    value = False if flag is None else getattr(flag, "value", None)
-    return {True: "sum", False: "local"}.get(value, "") if isinstance(value, bool) else ""

@@ -26,7 +26,7 @@ from ..scan.survey import Finding, find_copy
 from ..vendor.content import afresh, refuse_edits, refuse_missing_names
 from ..vendor.state import State, Vendored, find, inspect, is_kept, places
 from .proof import BY_HAND
-from .to_core import look_at_files, mentions, moved, tracked_texts
+from .to_core import look_at_files, mentions, moved, texts_of
 
 ORIGINAL, VENDORED, PACKAGE, CORE_STAGE = "original", "vendored", "package", "core"
 STAGES = (ORIGINAL, VENDORED, PACKAGE, CORE_STAGE)
@@ -224,7 +224,7 @@ def _to_core(project: Project, seen: Vendored, adapter: Adapter, remove_module: 
         )
         raise RefusalError(msg)
     if remove_module:
-        texts = dict(tracked_texts(project.repo)) | {one.path: one.new.decode(errors="replace") for one in changes}
+        texts = texts_of(tree) | {one.path: one.new.decode(errors="replace") for one in changes}
         found = mentions(texts, seen.path)
         kept = [*left, *(f"{one.path}:{one.line}: {one.text}" for one in found if one.is_python)]
         if kept:

@@ -6,20 +6,19 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from ..catalog import Adapter
 from ..repo.git import Checkout
-from ..repo.tree import LARGEST, Source, Tree
-from ..repo.uses import Use, class_of, is_of_self, module_path
-from .proof import LACKING, File, bound_by, prove, times_kept
+from ..repo.tree import LARGEST, Tree
+from ..repo.uses import Use, is_of_self, module_path
+from .proof import LACKING, File, Proof
 
 _PYTHON = (".py", ".pyw", ".pyi", ".ipynb", ".toml", ".cfg")  # where a name that is gone breaks something
 
 
 class Mention(NamedTuple):
-    """A line of a tracked file that names a module."""
+    """A line of a file that names a module."""
 
     path: str
     line: int
@@ -33,17 +32,20 @@ def look_at_files(tree: Tree, uses: Sequence[Use], adapter: Adapter) -> list[Fil
     for use in uses:
         files.setdefault(use.source.path, File(use.source, [])).uses.append(use)
     for file in files.values():
-        prove(file, adapter)
+        Proof(file, adapter)
+    proven = [file for file in files.values() if file.is_proven]
     through = {use.through for use in uses}
     blocking = [place for file in files.values() if not file.is_proven for place in _other_ways(file)]
-    texts = dict(tracked_texts(tree.root)) if any(file.is_proven for file in files.values()) else {}
-    for path, file in files.items():
-        if file.is_proven and module_path(path) in through | set(_handed_on(file, texts)):
+    texts = {path: text for path, text in texts_of(tree).items() if path.endswith(_PYTHON)} if proven else {}
+    for file in proven:
+        others = {path: text for path, text in texts.items() if path != file.source.path}
+        if module_path(file.source.path) in through or _is_handed_on(file, others):
             file.stays = "other files take the copy's names from here; import them from the copy there"
-        elif file.is_proven and blocking:
+        elif blocking:
             file.stays = f"{blocking[0]} uses the class itself, or attributes that the core's lacks; change that first"
-        elif file.is_proven:
-            file.stays = next(_same_attribute(tree, file), "")
+        else:
+            place = next(_reached_from(file, others), "")
+            file.stays = f"{place} may be the gather that is kept here; rename one of them" if place else ""
     return [files[path] for path in sorted(files)]
 
 
@@ -53,44 +55,42 @@ def moved(tree: Tree, file: File) -> bytes:
     return file.result.encode(encoding)
 
 
-def tracked_texts(repo: Path) -> Iterator[tuple[str, str]]:
-    """Every file that git tracks in a folder, as text."""
-    checkout = Checkout.around(repo)
-    for path in checkout.tracked() if checkout else ():
-        if path.is_relative_to(repo) and path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST:
-            yield path.relative_to(repo).as_posix(), path.read_bytes().decode(errors="replace")
+def texts_of(tree: Tree) -> dict[str, str]:
+    """Every file that git tracks in a folder; without git, the Python files."""
+    checkout = Checkout.around(tree.root)
+    paths = checkout.tracked() if checkout else [tree.root / path for path in tree.files]
+    inside = [path for path in paths if path.is_relative_to(tree.root) and path.is_file() and not path.is_symlink()]
+    small = [path for path in inside if path.stat().st_size <= LARGEST]
+    return {path.relative_to(tree.root).as_posix(): path.read_bytes().decode(errors="replace") for path in small}
 
 
 def mentions(texts: dict[str, str], copy: str) -> list[Mention]:
     """Where the copy's module is named, in dotted form or as a path."""
     *parents, name = module_path(copy).split("/")
-    quote = "['\"]"
-    forms = [rf"\bfrom\s*\.+\s*{name}\b", rf"\bfrom\s*\.+\s*import\b[^\n]*\b{name}\b", rf"{quote}\.+{name}\b"]
+    forms = [rf"\bfrom\s*\.+\s*{name}\b", rf"\bfrom\s*\.+\s*import\b[^\n]*\b{name}\b", rf"['\"]\.+{name}\b"]
     if parents:
-        parent = parents[-1]
-        forms += [rf"\b{parent}\s*[./]\s*{name}\b", rf"\b{parent}\s+import\b[^\n]*\b{name}\b"]
+        forms += [rf"\b{parents[-1]}\s*[./]\s*{name}\b", rf"\b{parents[-1]}\s+import\b[^\n]*\b{name}\b"]
     else:  # a word of its own, which prose has too
         forms += [
             rf"(?m:^)\s*(?:from|import)\s+{name}\b",
-            rf"{quote}{name}(?:[.:]\w+)*{quote}",
+            rf"['\"]{name}(?:[.:]\w+)*['\"]",
             rf"(?<![\w/.]){name}\.py\b",
         ]
     found = []
     for path, text in texts.items():
-        is_python = path.endswith(_PYTHON) or text.startswith("#!")
         for hit in re.finditer("|".join(forms), text) if path != copy else ():
-            start = text.count("\n", 0, hit.start()) + 1
-            found.append(Mention(path, start, text.split("\n")[start - 1].strip(), is_python))
+            line = text.count("\n", 0, hit.start()) + 1
+            is_python = path.endswith(_PYTHON) or text.startswith("#!")
+            found.append(Mention(path, line, text.split("\n")[line - 1].strip(), is_python))
     return found
 
 
-def _handed_on(file: File, texts: dict[str, str]) -> Iterator[str]:
-    """The file's module, if another file's text takes the copy's names from it: in a string, a notebook, a stub."""
-    module = module_path(file.source.path)
+def _is_handed_on(file: File, others: dict[str, str]) -> bool:
+    """Whether another file takes the copy's names from a file, be it in a string, a notebook or a stub."""
+    module = module_path(file.source.path).rpartition("/")[2]
     names = "|".join(name for use in file.uses for name in use.bound)
-    form = re.compile(rf"\b{module.rpartition('/')[2]}(?:\.|\s+import\b[^\n;]*?\b)(?:{names})\b")
-    if any(form.search(text) for path, text in texts.items() if path != file.source.path and path.endswith(_PYTHON)):
-        yield module
+    form = re.compile(rf"\b{module}(?:\.|\s+import\b[^\n;]*?\b)(?:{names})\b")
+    return any(form.search(text) for text in others.values())
 
 
 def _other_ways(file: File) -> Iterator[str]:
@@ -105,43 +105,21 @@ def _other_ways(file: File) -> Iterator[str]:
             yield f"{file.source.path}:{node.lineno}"
 
 
-def _same_attribute(tree: Tree, file: File) -> Iterator[str]:
-    """Attributes called as those that hold a gather, where they may be that gather."""
-    known = {
-        one
-        for use in file.uses
-        for one in (use.node, getattr(use.node, "func", None), getattr(use.node, "value", None))
-    }
-    for path in tree.files if file.holders else ():
-        content = tree.content(path) or b""
-        source = file.source if path == file.source.path else None
-        if source is None and any(name.encode() in content for name in file.holders):
-            source = tree.source(path)
-        for node in ast.walk(source.tree) if source else ():
-            if isinstance(node, ast.Attribute) and node.attr in file.holders and node not in known and source:
-                is_bound_here = source is file.source and class_of(source, node) in file.holders[node.attr]
-                if not (is_bound_here and not isinstance(node.ctx, ast.Load)) and not _is_another(source, node, file):
-                    yield f"{path}:{node.lineno} has a `.{node.attr}` that may be this file's gather; rename one"
-
-
-def _is_another(source: Source, node: ast.Attribute, file: File) -> bool:
-    """Whether `….name` cannot be the gather that a class of another file keeps under that name."""
-    base: ast.AST = node
-    while isinstance(base, ast.Attribute):
-        base = base.value
-    around, own = source.parents[node], class_of(source, node)
-    if isinstance(base, ast.Name) and base.id in {name for one in source.imports for name in bound_by(one)}:
-        return True
-    if (
-        isinstance(around, ast.Call)
-        and around.args
-        and isinstance(getattr(around.args[0], "operand", around.args[0]), ast.Constant)
-    ):
-        return True  # a tensor's own `gather(-1, index)`
-    related = {
-        ast.unparse(base).rpartition(".")[2]
-        for one in (own, *file.holders[node.attr])
-        for base in getattr(one, "bases", ())
-    }
-    names = {getattr(one, "name", "") for one in (own, *file.holders[node.attr])}
-    return is_of_self(node) and isinstance(own, ast.ClassDef) and times_kept(own, node.attr) > 0 and not related & names
+def _reached_from(file: File, others: dict[str, str]) -> Iterator[str]:
+    """Places that may mean the gather which a file keeps in `self.name`: each `.name` that is not clearly another."""
+    names = "|".join(file.holders) or "(?!)"
+    known = {getattr(use.node, part, use.node) for use in file.uses for part in ("func", "value")}
+    form = re.compile(rf"([\w)\]]+)\.({names})\b(?!\(\s*-?\d)(\s*=[^=])?")  # but not a tensor's `gather(-1, index)`
+    for node in ast.walk(file.source.tree):
+        is_kept = is_of_self(node) and not isinstance(node.ctx, ast.Load)
+        if isinstance(node, ast.Attribute) and node.attr in file.holders and node not in known and not is_kept:
+            text = ast.unparse(file.source.parents[node])
+            if form.search(text) and not text.startswith(("dist.", "torch.")):
+                yield f"{file.source.path}:{node.lineno}"
+    for path, text in others.items():
+        hits = list(form.finditer(text))
+        bound = {hit[2] for hit in hits if hit[1] == "self" and hit[3]}
+        for hit in hits:
+            is_own = hit[1] == "self" and hit[2] in bound and not any(name in text for name in file.holders[hit[2]])
+            if not is_own and hit[1] not in ("dist", "distributed"):
+                yield f"{path}:{text.count(chr(10), 0, hit.start()) + 1}"
