@@ -134,9 +134,9 @@ class Proof:
         for use in file.uses:
             if use.kind != "import":
                 self._row(use.node, use.kind, use.name, self._used, use.node, use)
-        for node in (one for function, name in self.sizes for one in _reads(function, name)):
-            if node not in self.given:
-                self._row(self._around_sizes(node), "sizes", node.id, self._sizes_read, node)
+        for read in (one for function, name in self.sizes for one in _reads(function, name)):
+            if read not in self.given:
+                self._row(self._around_sizes(read), "sizes", read.id, self._sizes_read, read)
         for node in ast.walk(self.tree):
             if self._is_obstacle(node):
                 self._row(node, "other", "", _need, False, "what this may reach or bind cannot be followed")
