@@ -8,7 +8,7 @@ import click
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from ..catalog import ADAPTERS, adapter_named
-from ..terminal import console, progress
+from ..terminal import console, echo, progress
 
 WORLD_SIZES = (1, 2, 3)
 
@@ -35,6 +35,7 @@ def command(ctx: click.Context, file: Path, adapter: str, world_size: tuple[int,
     from .compare import compare  # torch comes with these, and `--help` goes without
     from .report import as_json, show
 
+    echo(f"parity runs {file}, in child processes", err=True)
     with progress(MofNCompleteColumn(), TimeElapsedColumn()) as report_progress:
         comparison = compare(file, adapter_named(adapter), world_size, progress=report_progress)
     exit_code = int(comparison.counts()["different"] > 0)

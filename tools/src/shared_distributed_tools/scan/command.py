@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from ..terminal import progress
+from ..terminal import echo, progress
 from .survey import Finding, Survey, scan
 
 _COLOURS = {"relative": "magenta", "vendored": "green"}
@@ -47,14 +47,14 @@ def _as_json(finding: Finding) -> dict[str, Any]:
 def _show(survey: Survey) -> None:
     for finding in survey.findings:
         place = Path(finding.root, finding.path).as_posix()
-        click.secho(f"{place}: {_headline(finding)}", fg=_COLOURS.get(finding.kind, "yellow"))
+        echo(f"{place}: {_headline(finding)}", fg=_COLOURS.get(finding.kind, "yellow"))
         for line in _details(finding):
-            click.echo(f"    {line}")
+            echo(f"    {line}")
     for unread in survey.unread:
-        click.echo(f"not read: {unread.path}: {unread.why}")
+        echo(f"not read: {unread.path}: {unread.why}")
     copies = len(survey.copies)
     found = f"{copies} cop{'y' if copies == 1 else 'ies'} found" if copies else "no copy found"
-    click.echo(f"{found} in {'1 file' if survey.files == 1 else f'{survey.files:,} files'}")
+    echo(f"{found} in {'1 file' if survey.files == 1 else f'{survey.files:,} files'}")
 
 
 def _headline(finding: Finding) -> str:
