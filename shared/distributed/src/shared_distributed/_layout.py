@@ -34,20 +34,15 @@ class RowLayout(tuple[int, ...]):
     """
 
     def __new__(cls, sizes: Iterable[int] | Tensor, *, rank: int | None = None) -> "RowLayout":
-        try:
-            self = super().__new__(cls, ints_of(sizes))
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise BadInputError(f"sizes must be one whole number a rank, got {sizes!r}") from error
+        self = super().__new__(cls, ints_of(sizes))
         self._rank = getattr(sizes, "_rank", None) if rank is None else rank
-        if rank is not None and not 0 <= rank < len(self):
-            raise BadInputError(f"rank {rank} has no place among {len(self)} sizes {self}")
         return self
 
     @property
     def rank(self) -> int:
-        """This rank, counted within the group."""
-        if self._rank is None:
-            raise BadInputError(f"sizes {self} do not know their rank: use what all_gather returned, or RowLayout(rank=)")
+        """This rank, counted within the group. BadInputError where it is not known."""
+        if self._rank not in range(len(self)):
+            raise BadInputError(f"rank {self._rank} has no place among sizes {self}: pass RowLayout(sizes, rank=…)")
         return self._rank
 
     @property

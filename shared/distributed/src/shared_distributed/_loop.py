@@ -11,12 +11,11 @@ from torch.utils._pytree import tree_map
 
 from ._errors import BadInputError
 from ._gather import all_gather_async, group_of, is_distributed
-from ._move import _Rows
 
 _BATCH, _DONE, _NO_EMPTY, _RAISED = range(4)  # what a rank says of a step
 
 
-def until_all_done(loader: Iterable[Any], *, empty: Callable[[], Any] | None = None, group: Any = None) -> Iterator[Any]:
+def until_all_done(loader: Iterable[Any], *, empty: Any = None, group: Any = None) -> Iterator[Any]:
     """This rank's batches, then batches of 0 rows, until every rank is done. If any loader raises, every rank raises.
 
     `empty` makes a batch of 0 rows. By default each tensor of the last real batch is cut to `[:0]`; a rank without any
@@ -29,16 +28,16 @@ def until_all_done(loader: Iterable[Any], *, empty: Callable[[], Any] | None = N
     if not is_distributed(group := group_of(group)):
         yield from loader
         return
-    if _Rows(0, None, group=group).backends.get("cpu") != "gloo":
+    if "cpu:gloo" not in str(dist.get_backend_config(group)):
         group = _gloo_group(group or dist.group.WORLD)
-    ones, agreed = (1,) * dist.get_world_size(group), []
+    ones, agreed = (1,) * dist.get_world_size(group), list[Any]()
     for state, batch in _steps(loader, empty):
         told = all_gather_async(torch.tensor([state], device="cpu"), sizes=ones, grad="local", group=group)
         yield from agreed
         by_rank = told.wait()[0].tolist()
-        if _RAISED in by_rank or (_NO_EMPTY in by_rank and _BATCH in by_rank):
-            text = "their loader raised, or they need empty= to make a batch of 0 rows; the cause is in their own error"
-            text = f"ranks {[r for r, s in enumerate(by_rank) if s > _DONE]} of {len(ones)} cannot go on: {text}"
+        stuck = [r for r, s in enumerate(by_rank) if s == _RAISED or (s == _NO_EMPTY and _BATCH in by_rank)]
+        if stuck:
+            text = f"ranks {stuck} of {len(ones)}: the loader raised, or needs empty= to go on with batches of 0 rows"
             raise BadInputError(text) from (batch if state > _DONE else None)
         if _BATCH not in by_rank:
             return
@@ -52,9 +51,9 @@ def _steps(loader: Iterable[Any], empty: Callable[[], Any] | None) -> Iterator[t
         for batch in loader:
             yield _BATCH, batch
         state = _NO_EMPTY
-        last = None if empty else tree_map(lambda t: t[:0].clone(), batch)
+        batch = None if empty else tree_map(lambda t: t[:0].clone(), batch)
         while True:
-            yield _DONE, empty() if empty else tree_map(torch.clone, last)
+            yield _DONE, empty() if empty else tree_map(torch.clone, batch)
     except Exception as error:  # raised on every rank
         while True:
             yield state, error
@@ -63,4 +62,5 @@ def _steps(loader: Iterable[Any], empty: Callable[[], Any] | None) -> Iterator[t
 @cache
 def _gloo_group(group: Any) -> Any:
     """The same ranks on gloo: on NCCL, reading a flag would wait for the whole step."""
-    return dist.new_group(dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True)
+    apart = {} if group is dist.group.WORLD else {"use_local_synchronization": True}  # torch 2.0 has none
+    return dist.new_group(dist.get_process_group_ranks(group), backend="gloo", **apart)

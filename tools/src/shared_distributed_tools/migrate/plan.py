@@ -13,7 +13,7 @@ from rich.text import Text
 from ..repo.files import repo_root
 from ..repo.tree import Unread
 from ..repo.uses import Site, find_uses
-from ..terminal import print_table
+from ..terminal import echo, print_table
 from .risks import Risk, find_risks
 from .stages import CORE_STAGE, PACKAGE, STAGES, VENDORED, Obstacle, Project, look_at
 from .to_core import ABOUT_SIZES, BY_HAND, UNCHANGED, planned
@@ -77,33 +77,33 @@ def _as_json(plan: Plan) -> dict[str, Any]:
 def _show(plan: Plan) -> None:
     project, finding = plan.project, plan.project.finding
     if project.stage == CORE_STAGE:
-        click.echo(f"{project.repo} uses the core; nothing is left to move")
+        echo(f"{project.repo} uses the core; nothing is left to move")
         return
     assert project.adapter is not None
     kind = f", {finding.kind}" if finding else ""
-    click.secho(f"{project.copy}: adapter {project.adapter.name}{kind}; at {project.stage}", bold=True)
+    echo(f"{project.copy}: adapter {project.adapter.name}{kind}; at {project.stage}", bold=True)
     if project.advice:
-        click.secho(project.advice, fg="red")
+        echo(project.advice, fg="red")
     for one in finding.differences if finding else ():
-        click.echo(f"  differs from the original: {one.name}: {one.how}" + (f": {one.detail}" if one.detail else ""))
+        echo(f"  differs from the original: {one.name}: {one.how}" + (f": {one.detail}" if one.detail else ""))
     ahead = {
         VENDORED: f"{project.copy} becomes a self-contained file; call sites stay",
         PACKAGE: f"it becomes a shim for {project.adapter.distribution}, a new dependency; call sites stay",
         CORE_STAGE: "call sites use shared_distributed as below, by hand for now",
     }
     for stage in STAGES[STAGES.index(project.stage) + 1 :]:
-        click.echo(f"  {stage}: {ahead[stage]}")
+        echo(f"  {stage}: {ahead[stage]}")
     table = Table("site", "kind", "now", "in the core")
     for site, core in plan.sites:
         style = "red" if core.startswith(BY_HAND) else "dim" if core == UNCHANGED else "green"
         table.add_row(f"{site.path}:{site.line}", site.kind, site.text, Text(core, style))
     print_table(table)
-    click.echo(ABOUT_SIZES)
+    echo(ABOUT_SIZES)
     for title, lines in (
         ("deserves a look", [f"{risk.path}:{risk.line}: {risk.rule}: {risk.text}" for risk in plan.risks]),
         ("could not be read", [f"{one.path}: {one.why}" for one in plan.unread if one.may_hide_a_copy]),
     ):
         if lines:
-            click.secho(f"\n{title}:", bold=True)
+            echo(f"\n{title}:", bold=True)
             for line in lines:
-                click.echo(f"  {line}")
+                echo(f"  {line}")

@@ -15,11 +15,13 @@ from pathlib import Path
 
 from ..catalog import ADAPTERS, CORE_DISTRIBUTION, Adapter, adapter_named
 from ..errors import RefusalError
+from ..render.released import is_released
 from ..render.shim import shim, shim_of
 from ..render.sources import version
 from ..repo.changes import Change
 from ..repo.dependencies import added, is_listed, name_in
 from ..repo.files import checked, like
+from ..repo.git import Checkout
 from ..repo.tree import Tree
 from ..scan.survey import Finding, find_copy
 from ..vendor.content import afresh, refuse_edits, refuse_missing_names
@@ -27,6 +29,10 @@ from ..vendor.state import State, Vendored, find, inspect, is_kept, places
 
 ORIGINAL, VENDORED, PACKAGE, CORE_STAGE = "original", "vendored", "package", "core"
 STAGES = (ORIGINAL, VENDORED, PACKAGE, CORE_STAGE)
+_ON_NO_INDEX = (
+    "{0} is on no package index yet, and whoever registers that name decides what is installed; say where it is "
+    "really: --requirement '{0} @ git+https://HOST/OWNER/REPO.git@REVISION#subdirectory=…'"
+)
 _IMPORTS_CORE = re.compile(rb"^\s*(?:from|import)\s+shared_distributed\b", re.MULTILINE)
 
 
@@ -66,7 +72,7 @@ class Project:
 def look_at(repo: Path, path: str | None = None) -> Project:
     """Read a project's stage off its files. Reads only. path: the copy, where there are several."""
     path = None if path is None else checked(repo, path).relative_to(repo).as_posix()
-    tree = Tree(repo)
+    tree = Tree(repo, Checkout.around(repo))
     project = Project(repo, tree)
     ours = [_ours(project, seen) for seen in find(repo, tree) if seen.state is not State.ORIGINAL]
     found = [one for one in ours if path in (None, one.copy)]
@@ -134,6 +140,7 @@ class Step:
     changes: list[Change]
     message: str  # for the commit
     by_hand: list[str] = field(default_factory=list)
+    warning: str = ""
 
 
 def step_to(project: Project, stage: str, requirements: Sequence[str], *, accept_edits: bool) -> Step:
@@ -157,7 +164,8 @@ def step_to(project: Project, stage: str, requirements: Sequence[str], *, accept
     if stage == VENDORED:
         return Step([afresh(seen, adapter, accept_edits=accept_edits)], f"{seen.path} vendored from shared-distributed")
     refuse_edits(seen, adapter, accept_edits=accept_edits)
-    return _to_package(project, seen, adapter, requirements or [f"{adapter.distribution}>={version()}"])
+    step = _to_package(project, seen, adapter, requirements or [f"{adapter.distribution}>={version()}"])
+    return step if requirements or is_released() else replace(step, warning=_ON_NO_INDEX.format(adapter.distribution))
 
 
 def _to_package(project: Project, seen: Vendored, adapter: Adapter, requirements: Sequence[str]) -> Step:
