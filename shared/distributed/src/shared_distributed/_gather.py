@@ -19,7 +19,7 @@ from ._layout import RowLayout, Sizes, ints_of
 from ._world import _has_shape, _is_compiling, _is_distributed, _warn_once
 
 Grad: TypeAlias = Literal["sum", "local"]
-T = TypeVar("T", Tensor, list[Tensor], tuple[Tensor, ...], dict[str, Tensor])
+T = TypeVar("T", bound=Tensor | list[Tensor] | tuple[Tensor, ...] | dict[str, Tensor])
 
 
 def is_distributed(group: Any = None) -> bool:
