@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2025.2.9"
-nox.options.sessions = ["lint", "types", "tests"]
+nox.options.sessions = ["lint", "types", "everything"]
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
@@ -87,6 +86,19 @@ def tests(session: nox.Session, suite: str, backend: str) -> None:
 
 
 @nox.session(requires=["env"], venv_backend="none")
+def everything(session: nox.Session) -> None:
+    """Every suite over every backend, as `nox -s tests`, but in four processes: much of a short suite is its start."""
+    backends = ["gloo", "nccl-rules"]
+    if gpu_count(python(session)) < 2:
+        session.log("without NCCL, which needs 2 CUDA devices")
+    else:
+        backends.append("nccl")
+    for vendored in ([], ["--vendored"]):
+        for backend in backends:
+            run(session, "pytest", "-q", *vendored, f"--backend={backend}", *session.posargs)
+
+
+@nox.session(requires=["env"], venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Ruff: the linter, and the formatter in check mode."""
     run(session, "ruff", "check", ".")
@@ -107,8 +119,7 @@ def hosts_refused(interpreter: str) -> str:
     missing = [tool for tool in (APART[0], "nsenter", "ip", "ss") if shutil.which(tool) is None]
     if missing:
         return f"needs {', '.join(missing)} (of util-linux and iproute2)"
-    command, environment = [*APART, interpreter, "-m", "multihost.network"], {**os.environ, "PYTHONPATH": "tests"}
-    tried = subprocess.run(command, env=environment, capture_output=True, text=True)
+    tried = subprocess.run([*APART, interpreter, "-m", "tests.hosts.network"], capture_output=True, text=True)
     return "" if tried.returncode == 0 else f"no hosts in network namespaces: {tried.stderr.strip()}"
 
 
@@ -118,10 +129,9 @@ def multihost(session: nox.Session) -> None:
     reason = hosts_refused(python(session))
     if reason:
         session.skip(reason)
-    session.env["PYTHONPATH"] = "tests"
     for hosts, size in ((2, 4), (3, 3)):
-        words = ["-m", "pytest", "-q", "-p", "multihost.plugin", f"--hosts={hosts}", "--suite=core"]
-        words += [f"--world-size={size}", "-o", "python_files=test_*.py link.py", *session.posargs]
+        words = ["-m", "pytest", "-q", "-p", "tests.hosts.plugin", f"--hosts={hosts}", "--suite=core"]
+        words += [f"--world-size={size}", *session.posargs]
         session.run(*APART, python(session), *words, external=True)
 
 
@@ -129,7 +139,14 @@ def multihost(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """20,000 ragged calls, forward and backward, on four ranks: memory and open files flat, results exact."""
     session.env["SOAK_CALLS"] = "20000"
-    run(session, "pytest", "-q", "tests/test_soak.py", *session.posargs)
+    run(session, "pytest", "-q", "tests/core/test_soak.py", *session.posargs)
+
+
+@nox.session(requires=["env"], venv_backend="none", default=False)
+def generated(session: nox.Session) -> None:
+    """500 downstream projects made by chance, with the adapter before and the core after; every change runs 50."""
+    session.env["GENERATED"] = "500"
+    run(session, "pytest", "-q", "tests/tools/test_to_core.py", "-k", "by_chance", *session.posargs)
 
 
 @nox.session(python="3.10", default=False)
@@ -168,9 +185,9 @@ def example(session: nox.Session) -> None:
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def docs(session: nox.Session) -> None:
-    """The API reference, from the docstrings, into site/. Fails on a missing docstring or a broken example."""
-    run(session, "pytest", "-q", "tests/test_docs.py")
-    run(session, "pdoc", "--docformat", "google", "-o", "site", *MODULES)
+    """The pages and the API reference, into site/. Fails on a missing docstring, and on code that does not run."""
+    run(session, "pytest", "-q", *[f"tests/house/test_{name}.py" for name in ("docs", "recipes", "maintainers")])
+    session.run(python(session), "tools/website.py", "site", *MODULES, external=True)
     session.log("open site/index.html")
 
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from adapters import CONTRACTS
-from harness import World, Worlds
+from shared_distributed_tools.ranks import start_server
+from tests.support import Worlds
+from tests.support.adapters import ADAPTERS
 
 BACKENDS = ("gloo", "nccl-rules", "nccl")
 WORLD_SIZES = (1, 2, 3, 4, 8)
-ADAPTERS = tuple(CONTRACTS)
 SUITES = ("core", *ADAPTERS, "tools")
-VENDORED = ("test_bad_input.py", "test_contract.py", "test_gradients.py", "test_matrix.py", "test_sound.py")
+HERE = Path(__file__).parent
 # Fewer worlds for the vendored files, which are the packages' code, and over nccl-rules, where every operation costs an
 # exchange. Left out there: the matrix on four and eight ranks (four meet in test_gradients and test_core), most batches
-# of test_fuzz, and what `only_over` gives a reason for. In the worlds that are left nothing is thinned.
+# of test_fuzz, and what `only_over` gives a reason for.
 FEWER_SIZES = (1, 2, 3)
 
 
@@ -49,6 +49,12 @@ def pytest_configure(config: pytest.Config) -> None:
             pytest.exit(f"skipped: {reason}", returncode=0)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The server of the ranks imports torch while pytest imports the tests."""
+    if session.config.getoption("--suite") != "tools" and not session.config.getoption("--collect-only"):
+        start_server()
+
+
 def use_vendored_files(config: pytest.Config) -> None:
     """Render every adapter into a folder that comes first on the path, and hide the core from every process.
 
@@ -69,22 +75,28 @@ def use_vendored_files(config: pytest.Config) -> None:
     sys.modules["shared_distributed"] = None  # type: ignore[assignment]
 
 
+def room_of(path: Path) -> str:
+    """The folder of the tests that a file is in, or the folder itself; empty for what is in none."""
+    below = path.relative_to(HERE).parts if path.is_relative_to(HERE) else ()
+    return below[0] if below and (HERE / below[0]).is_dir() else ""
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A suite's own files only. The rendered files answer to the adapters' tests; the others need the core."""
-    suite = config.getoption("--suite")
-    if suite and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
-        return collection_path.name.startswith("test_tools") != (suite == "tools") or None
-    if not config.getoption("--vendored") or collection_path.suffix != ".py":
-        return None
-    return (collection_path.name.startswith("test_") and collection_path.name not in VENDORED) or None
+    """A suite's own rooms only. The rendered files answer to the adapters' tests; the others need the core."""
+    suite, room = config.getoption("--suite"), room_of(collection_path)
+    if room == "hosts":
+        return config.getoption("--hosts", None) is None or None  # an option of its plugin
+    if config.getoption("--vendored"):
+        return room not in ("", "adapters", "support") or None
+    return (suite is not None and room != "" and (room == "tools") != (suite == "tools")) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the chosen suite and what has to do with the chosen backend.
 
-    A test's suite is its marker's, else that of its file's name, else core. A test without ranks says the same over
-    every backend, and runs with gloo; so does one that takes `worlds` but no `backend`, for a reason that `only_over`
-    gives.
+    A test's suite is its marker's, else tools in the room of that name, else core. A test without ranks says the same
+    over every backend, and runs with gloo; so does one that takes `worlds` but no `backend`, for a reason that
+    `only_over` gives.
     """
     chosen = [config.getoption("--suite")] if config.getoption("--suite") else list(SUITES)
     if config.getoption("--vendored"):
@@ -94,7 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marker = item.get_closest_marker("suite")
         if marker is not None:
             return str(marker.args[0])
-        return "tools" if item.path.name.startswith("test_tools") else "core"
+        return "tools" if room_of(item.path) == "tools" else "core"
 
     backend = config.getoption("--backend")
 
@@ -124,20 +136,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("world_size", sizes, ids=[f"W{size}" for size in sizes])
 
 
-class AvailableWorlds(Worlds):
-    """Worlds, as far as the machine has devices for them."""
-
-    def get(self, backend: str, size: int) -> World:
-        """A world, or a skip that says what is missing."""
-        if backend == "nccl" and size > torch.cuda.device_count():
-            pytest.skip(f"needs {size} CUDA devices, found {torch.cuda.device_count()}")
-        return super().get(backend, size)
-
-
 @pytest.fixture(scope="session")
 def worlds() -> Iterator[Worlds]:
     """The persistent worlds of this run."""
-    worlds = AvailableWorlds()
+    worlds = Worlds()
     yield worlds
     worlds.close()
 

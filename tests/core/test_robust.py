@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 
 import shared_distributed as core
-from harness import World, Worlds
-from harness.worker import device
-from ranks.calls import Outcome, attempt, usable_after
+from tests.support import World, Worlds
+from tests.support.calls import Outcome, attempt, usable_after
+from tests.support.world import device
 
 # ------------------------------------------------------------------ on ranks
 
@@ -183,6 +183,6 @@ def test_a_copy_of_a_module_shares_its_group(backend: str, worlds: Worlds) -> No
 
 def test_a_forgotten_process_group_is_warned_about() -> None:
     """Under a launcher and without `init_process_group`, every rank would silently train alone: one warning."""
-    with World("gloo", 1, join=False) as world:
+    with World(1, join=False) as world:
         ((warning,),) = world.run(without_a_group_under_torchrun)
     assert "init_process_group" in warning

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every test in this folder is of the suite `tools`."""
+"""What the tests of the tools share: known copies, and sources that may be changed."""
 
 from pathlib import Path
 
@@ -9,24 +9,6 @@ from downstream.projects import ORIGINALS
 from downstream.trees import copy_sources
 from shared_distributed_tools.render import sources
 from shared_distributed_tools.scan import fingerprint, survey
-
-HERE = Path(__file__).parent
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The suites' own rule goes by the names of files; this one by the folder."""
-    suite, vendored = config.getoption("--suite"), config.getoption("--vendored")
-    if not collection_path.name.startswith("test_") or not (suite or vendored):
-        return None
-    return vendored or suite != "tools"
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them, before the suites are told apart."""
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.suite("tools"))
 
 
 @pytest.fixture

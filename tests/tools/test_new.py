@@ -50,7 +50,7 @@ def its_tests(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[st
 
 def test_the_new_adapter_passes_its_tests(checkout: Path) -> None:
     """Its contract and the matrix run for it, without being told of it anywhere else."""
-    done = its_tests(checkout, "--world-size=2", "tests/test_contract.py", "tests/test_matrix.py")
+    done = its_tests(checkout, "--world-size=2", "tests/adapters/test_contract.py", "tests/adapters/test_matrix.py")
     assert done.returncode == 0, done.stdout
     assert "deselected" in done.stdout
     passed = int(done.stdout.rpartition(" passed")[0].split()[-1])

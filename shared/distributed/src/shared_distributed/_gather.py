@@ -85,10 +85,10 @@ class Gathering(Generic[T]):
         if check is False and sizes is None:
             xs = [BadInputError("check=False needs sizes: without them the ranks have to ask each other"), *xs]
         if not is_distributed(group := group_of(group)):
-            self._gathered, self._sizes = xs, _check_alone(xs, dim, sizes)
+            self._gathered, self._sizes = xs, RowLayout(_check_alone(xs, dim, sizes), rank=0)
             return
         call, *tensors = _Call(dim, sizes, grad == "sum", group).agree(op, *xs, check=bool(check))
-        self._sizes = call.sizes
+        self._sizes = RowLayout(call.sizes, rank=dist.get_rank(group))
         if _is_compiling():
             self._gathered = _gather_all(call, tensors)
         else:
@@ -99,7 +99,7 @@ class Gathering(Generic[T]):
         for finish in getattr(self, "_finish", ()):  # never waited for: the other ranks have their part of it
             finish()
 
-    def wait(self) -> tuple[T, tuple[int, ...]]:
+    def wait(self) -> tuple[T, RowLayout]:
         """The gathered tensor, or tensors in a container like the one passed in, and the sizes."""
         while self._finish:
             self._finish.pop(0)()
@@ -144,10 +144,10 @@ def _check_alone(xs: list[Any], dim: int, sizes: Sizes | None) -> tuple[int, ...
 
 def all_gather(
     x: T, dim: int = 0, *, sizes: Sizes | None = None, grad: Grad = "sum", group: Any = None, check: bool | None = None
-) -> tuple[T, tuple[int, ...]]:
+) -> tuple[T, RowLayout]:
     """Gather tensors whose size along `dim` differs from rank to rank; differentiable.
 
-        (… n_r …) on rank r  ->  (… sum(n) …) on every rank, and the sizes (n_0, …, n_W-1)
+        (… n_r …) on rank r  ->  (… sum(n) …) on every rank, and the sizes (n_0, …, n_W-1), a `RowLayout`
 
     Args:
         x: any dense tensor; all ranks agree on dtype and on every dimension but `dim`. Or a list, tuple

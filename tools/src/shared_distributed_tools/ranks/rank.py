@@ -61,7 +61,8 @@ def serve(where: Place, requests: Connection, *, join: bool) -> None:
     global _place
     _place = where
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business, which then ends the ranks
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if multiprocessing.parent_process() is not None:  # a rank of torchrun's has none, and ends with its pipe
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     _send_output_to(where.log)
     torch.set_num_threads(1)
     requests.send_bytes(_answer(_enter, join))
