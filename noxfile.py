@@ -142,6 +142,13 @@ def soak(session: nox.Session) -> None:
     run(session, "pytest", "-q", "tests/core/test_soak.py", *session.posargs)
 
 
+@nox.session(requires=["env"], venv_backend="none", default=False)
+def generated(session: nox.Session) -> None:
+    """500 downstream projects made by chance, with the adapter before and the core after; every change runs 50."""
+    session.env["GENERATED"] = "500"
+    run(session, "pytest", "-q", "tests/tools/test_to_core.py", "-k", "by_chance", *session.posargs)
+
+
 @nox.session(python="3.10", default=False)
 def floor(session: nox.Session) -> None:
     """The tests on the oldest Python and torch that are supported, in an environment of its own (4 GB); eager only."""
