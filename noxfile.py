@@ -11,7 +11,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2025.2.9"
-nox.options.sessions = ["lint", "types", "tests"]
+nox.options.sessions = ["lint", "types", "everything"]
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
@@ -86,6 +86,19 @@ def tests(session: nox.Session, suite: str, backend: str) -> None:
 
 
 @nox.session(requires=["env"], venv_backend="none")
+def everything(session: nox.Session) -> None:
+    """Every suite over every backend, as `nox -s tests`, but in four processes: much of a short suite is its start."""
+    backends = ["gloo", "nccl-rules"]
+    if gpu_count(python(session)) < 2:
+        session.log("without NCCL, which needs 2 CUDA devices")
+    else:
+        backends.append("nccl")
+    for vendored in ([], ["--vendored"]):
+        for backend in backends:
+            run(session, "pytest", "-q", *vendored, f"--backend={backend}", *session.posargs)
+
+
+@nox.session(requires=["env"], venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Ruff: the linter, and the formatter in check mode."""
     run(session, "ruff", "check", ".")
@@ -129,6 +142,13 @@ def soak(session: nox.Session) -> None:
     run(session, "pytest", "-q", "tests/core/test_soak.py", *session.posargs)
 
 
+@nox.session(requires=["env"], venv_backend="none", default=False)
+def generated(session: nox.Session) -> None:
+    """500 downstream projects made by chance, with the adapter before and the core after; every change runs 50."""
+    session.env["GENERATED"] = "500"
+    run(session, "pytest", "-q", "tests/tools/test_to_core.py", "-k", "by_chance", *session.posargs)
+
+
 @nox.session(python="3.10", default=False)
 def floor(session: nox.Session) -> None:
     """The tests on the oldest Python and torch that are supported, in an environment of its own (4 GB); eager only."""
@@ -165,9 +185,9 @@ def example(session: nox.Session) -> None:
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def docs(session: nox.Session) -> None:
-    """The API reference, from the docstrings, into site/. Fails on a missing docstring or a broken example."""
-    run(session, "pytest", "-q", "tests/house/test_docs.py")
-    run(session, "pdoc", "--docformat", "google", "-o", "site", *MODULES)
+    """The pages and the API reference, into site/. Fails on a missing docstring, and on code that does not run."""
+    run(session, "pytest", "-q", *[f"tests/house/test_{name}.py" for name in ("docs", "recipes", "maintainers")])
+    session.run(python(session), "tools/website.py", "site", *MODULES, external=True)
     session.log("open site/index.html")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared_distributed_tools.ranks import start_server
 from tests.support import Worlds
 from tests.support.adapters import ADAPTERS
 
@@ -20,7 +21,7 @@ SUITES = ("core", *ADAPTERS, "tools")
 HERE = Path(__file__).parent
 # Fewer worlds for the vendored files, which are the packages' code, and over nccl-rules, where every operation costs an
 # exchange. Left out there: the matrix on four and eight ranks (four meet in test_gradients and test_core), most batches
-# of test_fuzz, and what `only_over` gives a reason for. In the worlds that are left nothing is thinned.
+# of test_fuzz, and what `only_over` gives a reason for.
 FEWER_SIZES = (1, 2, 3)
 
 
@@ -46,6 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
             if config.getoption("--require-nccl"):
                 raise pytest.UsageError(f"NCCL: {reason}")
             pytest.exit(f"skipped: {reason}", returncode=0)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The server of the ranks imports torch while pytest imports the tests."""
+    if session.config.getoption("--suite") != "tools" and not session.config.getoption("--collect-only"):
+        start_server()
 
 
 def use_vendored_files(config: pytest.Config) -> None:

@@ -149,14 +149,6 @@ def test_no_stage_is_repeated_or_undone(repo: Path) -> None:
     assert refused(run("migrate", repo, "--to", "vendored"), "`git revert` of the commit that moved it goes back")
 
 
-@pytest.mark.parametrize("stage", [None, "vendored", "package"])
-def test_the_core_comes_by_hand(repo: Path, stage: str | None) -> None:
-    """From any stage; the plan says what to write."""
-    moved(repo, *([stage] if stage else []))
-    assert refused(run("migrate", repo, "--to", "core", "--write"), "is done by hand for now. `adapters plan")
-    assert git(repo, "status", "--short") == ""
-
-
 def test_a_name_that_the_adapter_lacks_is_refused(repo: Path) -> None:
     """With file and line, before the copy that defines it is replaced."""
     edit(repo / ALIGN, "\nclass Aligned", "from .distributed import own_rows\n\nclass Aligned")

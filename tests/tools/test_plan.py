@@ -11,8 +11,7 @@ from downstream.commands import done, moved, refused, run
 from downstream.projects import EDITED, INLINED, PROJECTS
 from downstream.trees import write_files
 from shared_distributed_tools.catalog import adapter_named
-from shared_distributed_tools.migrate.risks import RULES, find_risks
-from shared_distributed_tools.migrate.to_core import becomes, planned
+from shared_distributed_tools.migrate.risks import find_risks
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import Use, find_uses
 
@@ -25,58 +24,6 @@ def uses_of(folder: Path, adapter: str, code: str) -> list[Use]:
     """The uses of a copy in one file of a package."""
     files = {"pkg/__init__.py": "", COPY: "", "pkg/use.py": textwrap.dedent(code)}
     return find_uses(Tree(write_files(folder, files)), COPY, adapter_named(adapter).api)
-
-
-# ------------------------------------------------------------------ what it becomes
-
-
-@pytest.mark.parametrize(
-    ("adapter", "code", "expected"),
-    [
-        ("musiclm", "from pkg.distributed import AllGather", ["from shared_distributed import AllGather"]),
-        (
-            "mirasol",
-            "from .distributed import get_is_distributed as ask",
-            ["from shared_distributed import is_distributed as ask"],
-        ),
-        (
-            "st-moe",
-            "from .distributed import AllGather, pad_dim_to as p",
-            ["from shared_distributed import AllGather; from st_moe_distributed import pad_dim_to as p"],
-        ),
-        ("musiclm", "from .distributed import *", ["by hand: import the names that you use, one by one"]),
-        ("musiclm", "from . import distributed", ["by hand: import the names that you use, one by one"]),
-        ("musiclm", MODULE + "AllGather(dim = 2)", [None, "AllGather(dim=2, grad='local')"]),
-        ("musiclm", MODULE + "AllGather(1, all_reduce_grads = True)", [None, "AllGather(1, grad='sum')"]),
-        (
-            "musiclm",
-            MODULE + "AllGather(1, all_reduce_grads = r)",
-            [None, "AllGather(1, grad='sum' if r else 'local')"],
-        ),
-        ("musiclm", MODULE + "AllGather(**r)", [None, "by hand: the arguments have to be written out"]),
-        ("st-moe", MODULE + "g = AllGather()\ng(x, s)", [None, "AllGather(grad='local')", "unchanged"]),
-        (
-            "musiclm",
-            MODULE + "g = AllGather(1)\ng.is_distributed\ng.dim",
-            [None, None, "is_distributed()", "unchanged"],
-        ),
-        ("spear-tts", FUNCTION + "all_gather(x, 0, None)", [None, "all_gather(x, 0, grad='local')"]),
-        ("spear-tts", MODULE + "AllGather.apply(x, 0, s)", [None, "all_gather(x, 0, sizes=s, grad='local')"]),
-        ("mirasol", FUNCTION + "get_is_distributed()", [None, "is_distributed()"]),
-        ("st-moe", "from .distributed import split_by_rank\nsplit_by_rank(x)", [None, "unchanged"]),
-    ],
-)
-def test_what_a_use_becomes_in_the_core(tmp_path: Path, adapter: str, code: str, expected: list[str | None]) -> None:
-    """The gradient is made explicit, sizes are named; what the core lacks stays with the adapter's package."""
-    found = [becomes(use, adapter_named(adapter)) for use in uses_of(tmp_path, adapter, code + "\n")]
-    assert [one if said is not None else None for one, said in zip(found, expected, strict=True)] == expected
-
-
-def test_an_import_brings_what_its_file_needs(tmp_path: Path) -> None:
-    """`.is_distributed` becomes a function of the core's."""
-    code = "from .distributed import AllGather\ng = AllGather(1)\nif g.is_distributed: ...\n"
-    first, *_ = planned(uses_of(tmp_path, "musiclm", code), adapter_named("musiclm"))
-    assert first[1] == "from shared_distributed import AllGather, is_distributed"
 
 
 # ------------------------------------------------------------------ what deserves a look
@@ -105,20 +52,6 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
             body("pair = all_gather(x, 0, None)", "x, sizes = pair"),
         ],
     ),
-    "built-before-group": (
-        "musiclm",
-        [
-            f"{MODULE}gather = AllGather(1)\n",
-            f"{MODULE}def f(g = AllGather(1)): ...\n",
-            f"{MODULE}class A:\n    def __init__(self):\n        self.g = AllGather(1)\n",
-        ],
-        [f"{MODULE}class A:\n    def forward(self, x):\n        return AllGather(1)(x)\n"],
-    ),
-    "cached-answer": (
-        "mirasol",
-        [body("return get_is_distributed()"), f"{FUNCTION}FLAG = get_is_distributed()\n"],
-        [body("get_is_distributed.cache_clear()"), body("return x.is_distributed")],
-    ),
     "which-gradient": (
         "musiclm",
         [f"{MODULE}g = AllGather(1)\n", f"{MODULE}g = AllGather(1, all_reduce_grads = True)\n"],
@@ -129,12 +62,22 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
         [
             body(GATHERED, "return x[mask]", arguments="x, mask"),
             body(GATHERED, "y = x @ x.t()", "return loss(y, text_labels)", arguments="x, text_labels"),
+            body("b = x.shape[0]", GATHERED, "eye = torch.eye(b)", "return x.masked_fill(eye, 0)"),
+            body("b = len(x)", GATHERED, "return loss(x, torch.arange(b))"),
+            body("index = torch.arange(x.size(0))", GATHERED, "return x[index]"),
+            body(GATHERED, "return loss(x, torch.arange(batch_size))", arguments="x, batch_size"),
+            body("b = x.shape[0]", GATHERED, "return x[dist.get_rank() * b]"),
+            body(GATHERED, "start = batch_size * self.rank", "return x[start:]", arguments="self, x, batch_size"),
+            body("start = rank * y.shape[0]", GATHERED, "return x[start:]", arguments="x, y, rank"),
         ],
         [
             body(GATHERED, "mask, _ = all_gather(mask, 0, s)", "return x[mask]", arguments="x, mask, s"),
             body("x = x[mask]", GATHERED, "return x", arguments="x, mask"),
             body(GATHERED, "labels = torch.arange(len(x))", "return loss(x, labels)"),
             body(GATHERED, "return x[masked_rows]", arguments="x, masked_rows"),
+            body("b = len(x)", GATHERED, "b = x.shape[0]", "return x.masked_fill(torch.eye(b), 0)"),
+            body("b = len(x)", GATHERED, "return x + b, torch.arange(3)"),
+            body(GATHERED, "return x * dist.get_rank()"),
         ],
     ),
     "random-branch": (
@@ -143,24 +86,55 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
             body("if random() < 0.5:", f"    {GATHERED}"),
             body("flip = torch.rand(()) < 0.5", "if flip and x:", f"    {GATHERED}"),
             body("if random.random() < 0.5:", "    return x", GATHERED),
+            body("if x:", "    flip = random.random()", "    if flip < 0.5:", f"        {GATHERED}"),
         ],
         [
             body("if get_is_distributed():", f"    {GATHERED}", "return x + torch.rand(3)"),
             body(GATHERED, "if random() < 0.5:", "    return x"),
+            body("flip = torch.rand(())", "dist.broadcast(flip, 0)", "if flip < 0.5:", f"    {GATHERED}"),
+            body("flip = broadcast(torch.rand(()))", "if flip < 0.5:", f"    {GATHERED}"),
             body("if all_gather(x, 0, None)[0].sum() < random():", "    return x"),
         ],
     ),
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", CASES)
 def test_every_rule_points_at_its_mistake_and_at_nothing_else(tmp_path: Path, rule: str) -> None:
     """Positives and negatives for each rule."""
     adapter, wrong, right = CASES[rule]
     for number, code in enumerate([*wrong, *right]):
         uses = uses_of(tmp_path / str(number), adapter, code)
-        found = [risk for risk in find_risks(uses, adapter_named(adapter)) if risk.rule == rule]
+        found = [risk for risk in find_risks(uses, adapter_named(adapter), is_original=True) if risk.rule == rule]
         assert bool(found) == (code in wrong), code
+
+
+@pytest.mark.parametrize(
+    ("adapter", "code", "is_original", "expected"),
+    [
+        ("musiclm", MODULE + "AllGather(1)", True, "`AllGather(1, all_reduce_grads=True)`;"),
+        ("st-moe", MODULE + "AllGather()", True, "`AllGather(all_reduce_grads=True)`, once the file is vendored;"),
+        ("st-moe", MODULE + "AllGather()", False, "`AllGather(all_reduce_grads=True)`;"),
+        ("mirasol", FUNCTION + "all_gather(x, 0, s)", False, "`all_gather(x, 0, s, all_reduce_grads=True)`;"),
+        ("mirasol", FUNCTION + "all_gather(x, 0, s, False)", False, "`all_gather(x, 0, s, all_reduce_grads=True)`;"),
+        ("mirasol", FUNCTION + "all_gather(x, 0, s, True)", False, "summed gradient"),
+    ],
+)
+def test_the_rule_about_the_gradient_gives_the_code(
+    tmp_path: Path, adapter: str, code: str, is_original: bool, expected: str
+) -> None:
+    """How to have the sum at that very place, at the stage the project is at; and it asks about `* world_size`."""
+    (risk,) = find_risks(uses_of(tmp_path, adapter, code + "\n"), adapter_named(adapter), is_original)
+    assert expected in risk.text
+    assert ("world_size" in risk.text) == (expected != "summed gradient")
+
+
+def test_the_draw_is_named(tmp_path: Path) -> None:
+    """Its line, not that of the gather."""
+    code = body("flip = torch.rand(())", "", "if flip < 0.5:", f"    {GATHERED}")
+    found = find_risks(uses_of(tmp_path, "mirasol", code), adapter_named("mirasol"), is_original=True)
+    (risk,) = [one for one in found if one.rule == "random-branch"]
+    assert (risk.line, "in line 3" in risk.text) == (6, True)
 
 
 # ------------------------------------------------------------------ the command
@@ -182,7 +156,12 @@ def test_the_plan_lists_every_use(tmp_path: Path, name: str) -> None:
     assert kinds.count("call") >= gathers
     rules = {risk["rule"] for risk in plan["risks"]}
     assert ("pair-as-tensor" in rules) == (name == "mirasol")
-    assert ("cached-answer" in rules) == (name in ("mirasol", "musiclm", "flat"))
+    assert "which-gradient" in rules
+    assert all(plan["files"].values()), "each can move to the core"
+    text = plan["pull_request"]
+    assert f"Replace {project.copy}" in text
+    assert ("not fixed by this: mirasol_pytorch/fused.py:5: pair-as-tensor" in text) == (name == "mirasol")
+    assert f"{len(project.files[project.copy].splitlines())} lines become" in text
 
 
 SITES = ("spear_tts_pytorch/align.py", "mirasol_pytorch/fused.py")
@@ -199,9 +178,9 @@ def test_the_plan_for_people(tmp_path: Path) -> None:
         "  package: ",
         "  core: ",
         "spear_tts_pytorch/align.py:11",
-        "all_gather(mask, 0, sizes=batch_sizes, grad='local')",
-        "write list(sizes) for sizes.tolist()",
+        "all_gather(mask, 0, sizes = batch_sizes if is_distributed() else None, grad = 'local')",
         "spear_tts_pytorch/align.py:9: which-gradient",
+        "for a pull request:",
     ):
         assert text in output, output
 
@@ -216,7 +195,13 @@ def test_a_plan_shows_the_stages_ahead(tmp_path: Path) -> None:
         moved(repo, *([stage] if stage else []))
     (repo / "mirasol_pytorch/distributed.py").unlink()
     (repo / "mirasol_pytorch/fused.py").write_text("from shared_distributed import all_gather\n")
-    assert "nothing is left to move" in done("plan", repo)
+    output = done("plan", repo)
+    assert "nothing is left to move" in output
+    assert "which-gradient" not in output
+    (repo / "mirasol_pytorch/fused.py").write_text(
+        "from shared_distributed import AllGather\nAllGather(grad='local')\n"
+    )
+    assert "fused.py:2: which-gradient" in done("plan", repo)
 
 
 @pytest.mark.usefixtures("known")

@@ -20,21 +20,32 @@ from .stages import STAGES, look_at, step_to
     "requirements",
     multiple=True,
     metavar="TEXT",
-    help="For --to package, in the place of NAME-distributed>=VERSION; may be repeated.",
+    help="For --to package and core, in the place of NAME>=VERSION; may be repeated.",
 )
 @click.option("--accept-edits", is_flag=True, help="Go on without what somebody changed in the file.")
+@click.option("--remove-module", is_flag=True, help="For --to core: remove the old module, if nothing refers to it.")
 @click.option("--write", is_flag=True, help="Make the change; without it, it is only shown.")
 def command(
-    repo: Path, stage: str, path: str | None, requirements: tuple[str, ...], accept_edits: bool, write: bool
+    repo: Path,
+    stage: str,
+    path: str | None,
+    requirements: tuple[str, ...],
+    accept_edits: bool,
+    remove_module: bool,
+    write: bool,
 ) -> None:
     """Move REPO to a later stage. Shows the diff; --write makes the change, and git undoes it."""
     root = repo_root(repo)
     project = look_at(root, path)
-    step = step_to(project, stage, requirements, accept_edits=accept_edits)
+    step = step_to(project, stage, requirements, accept_edits=accept_edits, remove_module=remove_module)
     carry_out(root, step.changes, step.message, write=write)
     if step.warning:
         echo(step.warning, fg="yellow", err=True)
     if step.by_hand:
         echo("add by hand, where this project lists its dependencies:", fg="yellow", err=True)
         for line in step.by_hand:
+            echo(f"  {line}", err=True)
+    if step.left:
+        echo("left to a person:", fg="yellow", err=True)
+        for line in step.left:
             echo(f"  {line}", err=True)

@@ -2,12 +2,12 @@
 """Call sites that deserve a look, whichever stage a project is at. One rule, one function.
 
 A rule sees the uses of the copy, with their syntax, and says where and why. These are heuristics; none of them blocks
-a migration.
+a migration. What needs no analysis is one sentence an adapter.
 """
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..catalog import Adapter
@@ -16,9 +16,17 @@ from ..repo.uses import Use
 
 _COLLECTIVES = frozenset({"all_gather_variable_dim", "all_gather_same_dim", "gather_sizes"})
 _LOCAL = re.compile(r"(^|_)(mask|label|target)s?(_|$)", re.IGNORECASE)
+_SIZE = re.compile(r"\.shape\b|\.size\(|\blen\(|^(batch_?size|batch|bsz)$")
+_INDEX = re.compile(r"(^|\.)(eye|arange|range|one_hot|full|ones|zeros|tensor)$")
+_RANK = re.compile(r"(^|[._])rank(\(.*\))?$")
 _RANDOM = re.compile(
     r"(^|\.)(random|rand|randn|randint|randrange|bernoulli|uniform|choice|multinomial|coin_flip|prob_mask_like)$"
     r"|(^|\.)random\."
+)
+_IN_CORE = re.compile(r"\bgrad\s*=\s*['\"]local['\"]")
+_ABOUT_GRADIENT = (
+    "local gradient: rows get only their own rank's gradient, where a loss over gathered rows under DDP needs the sum. "
+    "To have it, write {}; and if the loss is multiplied by world_size to make up for it, drop that factor"
 )
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -33,14 +41,33 @@ class Risk(NamedTuple):
 
 
 Found = tuple[str, int, str]  # path, line, what may be wrong
-Rule = Callable[[list[Use], Adapter], Iterator[Found]]
 
 
-def find_risks(uses: list[Use], adapter: Adapter) -> list[Risk]:
-    """Every rule, over every use; in order."""
-    return sorted(
-        Risk(path, line, name, text) for name, rule in RULES.items() for path, line, text in set(rule(uses, adapter))
-    )
+def find_risks(uses: list[Use], adapter: Adapter, is_original: bool) -> list[Risk]:
+    """Every rule, over every use; in order. is_original: whether the copy is still the project's own."""
+    found = {
+        "pair-as-tensor": pair_as_tensor(uses, adapter),
+        "which-gradient": which_gradient(uses, adapter, is_original),
+        "local-on-gathered": local_on_gathered(uses, adapter),
+        "random-branch": random_branch(uses, adapter),
+    }
+    return sorted(Risk(path, line, name, text) for name, places in found.items() for path, line, text in set(places))
+
+
+def in_core(path: str, text: str) -> list[Risk]:
+    """Local gradients in a file that is on the core already."""
+    lines = [text.count("\n", 0, hit.start()) + 1 for hit in _IN_CORE.finditer(text)]
+    return [Risk(path, line, "which-gradient", _ABOUT_GRADIENT.format("grad='sum' here")) for line in lines]
+
+
+def about(adapter: Adapter) -> list[str]:
+    """What is true of every project with this adapter, as long as it is not on the core."""
+    said = []
+    if adapter.asks_when_built:
+        said.append("an AllGather remembers whether there was a process group when it was built: build models after it")
+    if "get_is_distributed" in adapter.api:
+        said.append("get_is_distributed() remembers its first answer: call it after the process group is up")
+    return said
 
 
 def pair_as_tensor(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
@@ -54,63 +81,34 @@ def pair_as_tensor(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
             yield _at(use, f"a gather gives a pair, and this treats it as a tensor; write `{name}, _ = …`")
 
 
-def built_before_group(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
-    """A module that asks "are we distributed?" when it is built keeps the answer."""
-    for use in uses if adapter.asks_when_built else ():
-        if use.kind != "build" or use.name != "AllGather":
-            continue
-        function = _function_around(use.source, use.node)
-        if function is None:
-            yield _at(use, "built when the file is imported, before any process group: it never gathers")
-        elif function.name == "__init__":
-            yield _at(
-                use, "remembers whether there was a process group when it was built: build the model after the group"
-            )
-
-
-def cached_answer(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
-    """`get_is_distributed()` and `.is_distributed` are remembered; the core asks at every call."""
-    for use in uses:
-        if use.name == "get_is_distributed" and use.kind == "call":
-            early = _function_around(use.source, use.node) is None
-            when = "asked when the file is imported, so it is always no" if early else "asked once in a process"
-            yield _at(use, f"{when}: call it after the process group is up, or clear its cache then")
-        elif use.owner is not None and isinstance(use.node, ast.Attribute) and use.node.attr == "is_distributed":
-            yield _at(use, "answered when the module was built, and not asked again")
-
-
-def which_gradient(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
+def which_gradient(uses: list[Use], adapter: Adapter, is_original: bool) -> Iterator[Found]:
     """`all_reduce_grads` decides which gradient comes back: the loss decides which one is needed."""
-    seen: set[ast.AST | None] = set()
     for use in uses:
         is_build = use.kind == "build" and use.name == "AllGather" and adapter.has_module
         is_apply = use.kind == "call" and use.owner is None and use.name in adapter.gathers
-        function = _function_around(use.source, use.node)
-        if not (is_build or is_apply) or (is_apply and function in seen):
+        if not (is_build or is_apply) or not isinstance(use.node, ast.Call):
             continue
-        assert isinstance(use.node, ast.Call)
-        seen.add(function)
-        flag = next((word.value for word in use.node.keywords if word.arg == "all_reduce_grads"), None)
-        if flag is None or (isinstance(flag, ast.Constant) and not flag.value):
-            text = (
-                "local gradient: rows get only their own rank's gradient. With DDP a loss that looks at gathered rows "
-                "needs the sum (`all_reduce_grads`, or grad='sum' in the core), unless it was tuned without"
-            )
-            yield _at(use, text)
-        else:
+        flags = [word.value for word in use.node.keywords if word.arg == "all_reduce_grads"]
+        flags += [] if is_build else use.node.args[3:]
+        if flags and not (isinstance(flags[0], ast.Constant) and not flags[0].value):
             yield _at(use, "summed gradient: right with DDP, for a loss of each rank and for one global loss alike")
+            continue
+        kept = [word for word in use.node.keywords if word.arg != "all_reduce_grads"]
+        word = ast.keyword("all_reduce_grads", ast.Constant(value=True))
+        summed = ast.unparse(ast.Call(use.node.func, use.node.args[: 3 if is_apply else None], [*kept, word]))
+        is_new = is_original and "all_reduce_grads" not in str(adapter.api["AllGather"])
+        yield _at(use, _ABOUT_GRADIENT.format(f"`{summed}`{', once the file is vendored' if is_new else ''}"))
 
 
 def local_on_gathered(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
-    """A mask or label with this rank's rows, applied to rows of all ranks."""
+    """A mask, label or index of this rank's rows, applied to rows of all ranks."""
     functions: dict[_Function, list[Use]] = {}
     for use in _pairs(uses, adapter):
         function = _function_around(use.source, use.node)
         if function is not None:
             functions.setdefault(function, []).append(use)
     for function, gathers in functions.items():
-        for name, line in _mixed(function, gathers):
-            text = f"{name} has this rank's rows and meets those of all ranks here: gather it too, or take own rows"
+        for line, text in _Rows(function, {use.node for use in gathers}).mixed():
             yield gathers[0].source.path, line, text
 
 
@@ -118,21 +116,10 @@ def random_branch(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
     """A collective that some ranks enter and others do not: they wait for each other."""
     for use in uses:
         is_collective = use.owner is not None or use.name in adapter.gathers | _COLLECTIVES
-        function = _function_around(use.source, use.node)
-        if use.kind == "call" and is_collective and _hangs_on_chance(use, function):
-            yield _at(
-                use, "whether it runs is drawn at random on each rank: draw once and broadcast it, or gather always"
-            )
-
-
-RULES: dict[str, Rule] = {
-    "pair-as-tensor": pair_as_tensor,
-    "built-before-group": built_before_group,
-    "cached-answer": cached_answer,
-    "which-gradient": which_gradient,
-    "local-on-gathered": local_on_gathered,
-    "random-branch": random_branch,
-}
+        line = _draw_before(use) if use.kind == "call" and is_collective else 0
+        if line:
+            drawn = f"whether it runs is drawn at random on each rank, in line {line}"
+            yield _at(use, f"{drawn}: broadcast what one rank has drawn, or gather always")
 
 
 def _at(use: Use, text: str) -> Found:
@@ -175,24 +162,79 @@ def _names(node: ast.AST) -> set[str]:
 # ------------------------------------------------------------------ local-on-gathered
 
 
-def _mixed(function: _Function, gathers: list[Use]) -> Iterator[tuple[str, int]]:
-    """Local masks and labels in one expression with gathered rows: their names, and the lines."""
-    calls: set[ast.AST] = {use.node for use in gathers}
-    gathered: set[str] = set()
-    local = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
-    for statement in _statements(function.body):
-        expressions = [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.expr)]
-        for expression in expressions:
-            for node in ast.walk(expression):
-                if isinstance(node, ast.BinOp | ast.Subscript | ast.Call | ast.Compare) and node not in calls:
-                    names = _names(node)
-                    for name in sorted(names & local) if names & gathered else ():
-                        if _LOCAL.search(name):
-                            local.discard(name)  # once is enough
-                            yield name, node.lineno
-        if isinstance(statement, ast.Assign):
-            has_gathered = bool(_names(statement.value) & gathered)
-            _assign(statement, calls, gathered, local, has_gathered=has_gathered)
+class _Rows:
+    """A function that gathers: which of its names have the rows of all ranks, and which those of this one."""
+
+    def __init__(self, function: _Function, calls: set[ast.AST]) -> None:
+        self.function, self.calls = function, calls
+        self.gathered: set[str] = set()
+        self.local = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+        self.counts = {name for name in self.local if _SIZE.search(name)}  # how many rows this rank has
+        self.indexes: set[str] = set()  # made from such a count
+
+    def mixed(self) -> Iterator[tuple[int, str]]:
+        """Lines where the two meet, and why that is wrong."""
+        told: set[str] = set()
+        for statement in _statements(self.function.body):
+            for node in (one for child in ast.iter_child_nodes(statement) for one in _expressions(child)):
+                if self._is_offset(node):
+                    yield (
+                        node.lineno,
+                        "rank * batch_size is a rank's first row only if all have as many: sum(sizes[:rank])",
+                    )
+                for name in sorted(self._meeting(node) - told):
+                    told.add(name)  # once is enough
+                    text = (
+                        f"{name} has this rank's rows and meets those of all ranks here: take own rows, or gather it "
+                        "too, where a padded dim must have one length on every rank, or reduce before the gather"
+                    )
+                    yield node.lineno, text
+            if isinstance(statement, ast.Assign):
+                self._assign(statement)
+
+    def _is_offset(self, node: ast.expr) -> bool:
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+            return False
+        left, right = ast.unparse(node.left), ast.unparse(node.right)
+        pairs = ((left, right), (right, left))
+        return any(_RANK.search(one) and (other in self.counts or _SIZE.search(other)) for one, other in pairs)
+
+    def _meeting(self, node: ast.expr) -> set[str]:
+        names = _names(node)
+        if node in self.calls or not names & self.gathered:
+            return set()
+        suspects = {name for name in names & self.local if _LOCAL.search(name) or name in self.indexes}
+        return suspects | {name for one in ast.walk(node) for name in self._counted(one)}
+
+    def _counted(self, node: ast.AST) -> set[str]:
+        """The names that an index of this rank's rows is made from."""
+        names = _names(node)
+        if not (isinstance(node, ast.Call) and _INDEX.search(ast.unparse(node.func))) or names & self.gathered:
+            return set()
+        return names & (self.local if any(_SIZE.search(ast.unparse(one)) for one in node.args) else self.counts)
+
+    def _assign(self, statement: ast.Assign) -> None:
+        value = statement.value
+        is_gather = any(node in self.calls for node in ast.walk(value))
+        is_gathered = is_gather or bool(_names(value) & self.gathered)
+        is_index = any(self._counted(node) for node in ast.walk(value))
+        for target in statement.targets:
+            made = _names(target)
+            for names in (self.local, self.gathered, self.counts, self.indexes):
+                names -= made
+            if is_gather and isinstance(target, ast.Tuple):
+                made = _names(target.elts[0])  # the others are sizes
+            (self.gathered if is_gathered else self.local).update(made)
+            if not is_gathered:
+                self.counts |= made if _SIZE.search(ast.unparse(value)) else set()
+                self.indexes |= made if is_index else set()
+
+
+def _expressions(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.expr):
+        yield from (
+            one for one in ast.walk(node) if isinstance(one, ast.BinOp | ast.Subscript | ast.Call | ast.Compare)
+        )
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -205,55 +247,37 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                     yield from _statements([inner] if isinstance(inner, ast.stmt) else inner.body)
 
 
-def _assign(
-    statement: ast.Assign, calls: set[ast.AST], gathered: set[str], local: set[str], *, has_gathered: bool
-) -> None:
-    is_gather = any(node in calls for node in ast.walk(statement.value))
-    for target in statement.targets:
-        first, *others = target.elts if isinstance(target, ast.Tuple) else [target]
-        made = _names(first) if is_gather else _names(target)
-        sizes = {name for other in others for name in _names(other)} if is_gather else set()
-        local -= made | sizes
-        gathered -= made | sizes
-        if is_gather or has_gathered:
-            gathered |= made
-        else:
-            local |= made
-
-
 # ------------------------------------------------------------------ random-branch
 
 
-def _hangs_on_chance(use: Use, function: ast.AST | None) -> bool:
-    scope = function or use.source.tree
-    drawn = {
-        name
-        for node in ast.walk(scope)
-        if isinstance(node, ast.Assign) and _draws(node.value, set())
-        for target in node.targets
-        for name in _names(target)
-    }
+def _draw_before(use: Use) -> int:
+    """The line of a random draw that decides whether a call runs; 0 if there is none."""
+    scope = _function_around(use.source, use.node) or use.source.tree
+    nodes = list(ast.walk(scope))
+    drawn: dict[str, int] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            drawn |= dict.fromkeys((name for one in node.targets for name in _names(one)), _draw(node.value, {}))
+    shared = [node for node in nodes if isinstance(node, ast.Call) and "broadcast" in ast.unparse(node.func)]
+    drawn = {name: line for name, line in drawn.items() if line and not any(name in _names(one) for one in shared)}
     inner: ast.AST = use.node
+    tests = []
     for around in use.source.around(use.node):
-        if (
-            isinstance(around, ast.If | ast.IfExp | ast.While)
-            and inner is not around.test
-            and _draws(around.test, drawn)
-        ):
-            return True
+        if isinstance(around, ast.If | ast.IfExp | ast.While) and inner is not around.test:
+            tests.append(around.test)
         if around is scope:
             break
         inner = around
-    return any(
-        isinstance(node, ast.If)
-        and node.lineno < use.node.lineno
-        and isinstance(node.body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise)
-        and _draws(node.test, drawn)
-        for node in ast.walk(scope)
-    )
+    leaves = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+    early = [node for node in nodes if isinstance(node, ast.If) and isinstance(node.body[-1], leaves)]
+    tests += [node.test for node in early if node.lineno < use.node.lineno]
+    return next(filter(None, (_draw(test, drawn) for test in tests)), 0)
 
 
-def _draws(node: ast.AST, drawn: set[str]) -> bool:
-    """Whether an expression draws a random number, or uses one that was drawn."""
-    calls = (ast.unparse(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call))
-    return any(_RANDOM.search(call) for call in calls) or bool(_names(node) & drawn)
+def _draw(node: ast.expr, drawn: dict[str, int]) -> int:
+    """The line of the random number that an expression draws or uses; 0 if there is none, or one for all ranks."""
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    if any("broadcast" in ast.unparse(one.func) for one in calls):
+        return 0
+    lines = [one.lineno for one in calls if _RANDOM.search(ast.unparse(one.func))]
+    return next(iter([*lines, *(drawn[name] for name in sorted(_names(node) & set(drawn)))]), 0)

@@ -14,7 +14,18 @@ from ..errors import RefusalError, ToolError
 from ..repo.files import read, repo_root, write_atomically
 from ..terminal import as_html, print_table
 from ..vendor.state import State
-from .stages import CORE_STAGE, ORIGINAL, STAGES, VENDORED, Obstacle, Project, look_at, missing_dependency
+from .stages import (
+    CORE_STAGE,
+    ORIGINAL,
+    PACKAGE,
+    STAGES,
+    VENDORED,
+    Obstacle,
+    Project,
+    files_on_core,
+    look_at,
+    missing_dependency,
+)
 
 GOOD, FINDING, COULD_NOT = 0, 1, 2  # exit codes; the highest counts
 _COLOURS = {GOOD: "green", FINDING: "yellow", COULD_NOT: "red"}
@@ -99,4 +110,7 @@ def _state(project: Project) -> tuple[str, str, int]:
 
 def _next(project: Project) -> str:
     after = STAGES[STAGES.index(project.stage) + 1]
+    on_core, left = files_on_core(project) if project.stage == PACKAGE else (0, 0)
+    if on_core:
+        return f"{on_core} of {on_core + left} files are on the core; `adapters plan REPO` says what the others need"
     return f"next: `adapters migrate REPO --to {after}`"

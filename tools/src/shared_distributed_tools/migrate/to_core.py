@@ -1,97 +1,126 @@
 # SPDX-License-Identifier: MIT
-"""What each use of a copy becomes in the core, for a person to write. The adapter and the core work side by side.
-
-gradient   local, unless `all_reduce_grads`            ->  summed, unless `grad='local'`
-sizes      a LongTensor, or None without other ranks   ->  a tuple of ints, always
-the world  remembered by the object or the process     ->  asked at every call
-"""
+"""Which files can move to the core. The adapter and the core work side by side, so each file moves by itself."""
 
 import ast
-import copy
-from collections.abc import Sequence
+import io
+import re
+import tokenize
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from ..catalog import CORE, Adapter
-from ..repo.uses import Site, Use
+from ..catalog import Adapter
+from ..repo.files import LARGEST
+from ..repo.git import Checkout
+from ..repo.tree import Tree
+from ..repo.uses import Use, is_of_self, module_path
+from .proof import LACKING, File, Proof
 
-UNCHANGED, BY_HAND = "unchanged", "by hand: "
-_ASK = "is_distributed()"
-ABOUT_SIZES = (
-    "In the core, sizes are a tuple of ints: write list(sizes) for sizes.tolist(), sum(sizes) for sizes.sum().item(), "
-    "is_distributed() for `sizes is not None`."
-)
-
-
-def planned(uses: Sequence[Use], adapter: Adapter) -> list[tuple[Site, str]]:
-    """Every use and what it becomes; an import brings what the other lines of its file need."""
-    found = [(use, becomes(use, adapter)) for use in uses]
-    asking = {use.source.path for use, core in found if core == _ASK}
-    return [
-        (use.site, _with_question(core) if use.kind == "import" and use.source.path in asking else core)
-        for use, core in found
-    ]
+_PYTHON = (".py", ".pyw", ".pyi", ".ipynb", ".toml", ".cfg")  # where a name that is gone breaks something
 
 
-def _with_question(line: str) -> str:
-    needs = line.startswith(f"from {CORE} import ") and "is_distributed" not in line
-    first, semicolon, rest = line.partition(";")
-    return f"{first}, is_distributed{semicolon}{rest}" if needs else line
+class Mention(NamedTuple):
+    """A line of a file that names a module."""
+
+    path: str
+    line: int
+    text: str
+    is_python: bool
 
 
-def becomes(use: Use, adapter: Adapter) -> str:
-    """The code to write for a use; "unchanged"; or "by hand" and why."""
-    if use.kind == "import":
-        return _import(use, adapter)
-    if isinstance(use.node, ast.Attribute) and use.owner is not None:
-        other = f"{BY_HAND}keep the flag yourself" if use.node.attr == "all_reduce_grads" else UNCHANGED
-        return _ASK if use.node.attr == "is_distributed" else other
-    name = _name_in_core(use.name, adapter)
-    if name is None or use.owner is not None or not isinstance(use.node, ast.Call):
-        return UNCHANGED
-    if name == "is_distributed":
-        return _ASK
-    if any(isinstance(one, ast.Starred) for one in use.node.args) or any(not word.arg for word in use.node.keywords):
-        return f"{BY_HAND}the arguments have to be written out"
-    call = copy.deepcopy(use.node)
-    call.func = ast.Name(name)
-    _set_gradient(call)
-    if name == "all_gather" and len(call.args) == 3:
-        sizes = call.args.pop()
-        if not (isinstance(sizes, ast.Constant) and sizes.value is None):
-            call.keywords.insert(0, ast.keyword("sizes", sizes))
-    return ast.unparse(call)
+def look_at_files(tree: Tree, uses: Sequence[Use], adapter: Adapter) -> list[File]:
+    """Every file that uses the copy, with what each use becomes, and why it stays where it does."""
+    files: dict[str, File] = {}
+    for use in uses:
+        files.setdefault(use.source.path, File(use.source, [])).uses.append(use)
+    for file in files.values():
+        Proof(file, adapter)
+    proven = [file for file in files.values() if file.is_proven]
+    through = {use.through for use in uses}
+    blocking = [place for file in files.values() if not file.is_proven for place in _other_ways(file)]
+    texts = {path: text for path, text in texts_of(tree).items() if path.endswith(_PYTHON)} if proven else {}
+    for file in proven:
+        others = {path: text for path, text in texts.items() if path != file.source.path}
+        if module_path(file.source.path) in through or _is_handed_on(file, others):
+            file.stays = "other files take the copy's names from here; import them from the copy there"
+        elif blocking:
+            file.stays = f"{blocking[0]} uses the class itself, or attributes that the core's lacks; change that first"
+        else:
+            place = next(_reached_from(file, others), "")
+            file.stays = f"{place} may be the gather that is kept here; rename one of them" if place else ""
+    return [files[path] for path in sorted(files)]
 
 
-def _name_in_core(name: str, adapter: Adapter) -> str | None:
-    """The core's name for what means the same there; None for what stays with the adapter."""
-    if name == "get_is_distributed":
-        return "is_distributed"
-    if name == "AllGather":
-        return "AllGather" if adapter.has_module else "all_gather"  # an autograd Function: `AllGather.apply`
-    return "all_gather" if name == "all_gather" else None
+def moved(tree: Tree, file: File) -> bytes:
+    """A file on the core, in its own encoding."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(tree.content(file.source.path) or b"").readline)
+    return file.result.encode(encoding)
 
 
-def _set_gradient(call: ast.Call) -> None:
-    flag = next((word.value for word in call.keywords if word.arg == "all_reduce_grads"), ast.Constant(value=False))
-    grad: ast.expr = ast.IfExp(flag, ast.Constant("sum"), ast.Constant("local"))
-    if isinstance(flag, ast.Constant):
-        grad = ast.Constant("sum" if flag.value else "local")
-    call.keywords = [word for word in call.keywords if word.arg != "all_reduce_grads"]
-    call.keywords.append(ast.keyword("grad", grad))
+def texts_of(tree: Tree) -> dict[str, str]:
+    """Every file that git tracks in a folder; without git, the Python files."""
+    checkout = Checkout.around(tree.root)
+    paths = checkout.tracked() if checkout else [tree.root / path for path in tree.files]
+    inside = [path for path in paths if path.is_relative_to(tree.root) and path.is_file() and not path.is_symlink()]
+    small = [path for path in inside if path.stat().st_size <= LARGEST]
+    return {path.relative_to(tree.root).as_posix(): path.read_bytes().decode(errors="replace") for path in small}
 
 
-def _import(use: Use, adapter: Adapter) -> str:
-    if not use.is_direct:
-        return UNCHANGED
-    if use.name == "*" or "" in use.bound.values():
-        return f"{BY_HAND}import the names that you use, one by one"
-    core: dict[str, None] = {}
-    stay: dict[str, None] = {}
-    for local, name in use.bound.items():
-        new = _name_in_core(name, adapter)
-        kept = new or name
-        renamed = f" as {local}" if local not in (name, kept) else ""
-        (stay if new is None else core)[f"{kept}{renamed}"] = None
-    lines = [
-        f"from {module} import {', '.join(names)}" for module, names in ((CORE, core), (adapter.module, stay)) if names
-    ]
-    return "; ".join(lines)
+def mentions(texts: dict[str, str], copy: str) -> list[Mention]:
+    """Where the copy's module is named, in dotted form or as a path."""
+    *parents, name = module_path(copy).split("/")
+    forms = [rf"\bfrom\s*\.+\s*{name}\b", rf"\bfrom\s*\.+\s*import\b[^\n]*\b{name}\b", rf"['\"]\.+{name}\b"]
+    if parents:
+        forms += [rf"\b{parents[-1]}\s*[./]\s*{name}\b", rf"\b{parents[-1]}\s+import\b[^\n]*\b{name}\b"]
+    else:  # a word of its own, which prose has too
+        forms += [
+            rf"(?m:^)\s*(?:from|import)\s+{name}\b",
+            rf"['\"]{name}(?:[.:]\w+)*['\"]",
+            rf"(?<![\w/.]){name}\.py\b",
+        ]
+    found = []
+    for path, text in texts.items():
+        for hit in re.finditer("|".join(forms), text) if path != copy else ():
+            line = text.count("\n", 0, hit.start()) + 1
+            is_python = path.endswith(_PYTHON) or text.startswith("#!")
+            found.append(Mention(path, line, text.split("\n")[line - 1].strip(), is_python))
+    return found
+
+
+def _is_handed_on(file: File, others: dict[str, str]) -> bool:
+    """Whether another file takes the copy's names from a file, be it in a string, a notebook or a stub."""
+    module = module_path(file.source.path).rpartition("/")[2]
+    names = "|".join(name for use in file.uses for name in use.bound)
+    form = re.compile(rf"\b{module}(?:\.|\s+import\b[^\n;]*?\b)(?:{names})\b")
+    return any(form.search(text) for text in others.values())
+
+
+def _other_ways(file: File) -> Iterator[str]:
+    """Where a file that stays would notice that an object is the core's."""
+    own = {use.node for use in file.uses if use.owner is not None}
+    classes = {
+        use.node for use in file.uses if use.kind == "reference" and use.owner is None and use.name[:1].isupper()
+    }
+    for node in ast.walk(file.source.tree):
+        is_lacking = isinstance(node, ast.Attribute) and node.attr in LACKING and not is_of_self(node)
+        if isinstance(node, ast.expr) and (node in classes or (is_lacking and node not in own)):
+            yield f"{file.source.path}:{node.lineno}"
+
+
+def _reached_from(file: File, others: dict[str, str]) -> Iterator[str]:
+    """Places that may mean the gather which a file keeps in `self.name`: each `.name` that is not clearly another."""
+    names = "|".join(file.holders) or "(?!)"
+    known = {getattr(use.node, part, use.node) for use in file.uses for part in ("func", "value")}
+    form = re.compile(rf"([\w)\]]+)\.({names})\b(?!\(\s*-?\d)(\s*=[^=])?")  # but not a tensor's `gather(-1, index)`
+    for node in ast.walk(file.source.tree):
+        is_kept = is_of_self(node) and not isinstance(node.ctx, ast.Load)
+        if isinstance(node, ast.Attribute) and node.attr in file.holders and node not in known and not is_kept:
+            text = ast.unparse(file.source.parents[node])
+            if form.search(text) and not text.startswith(("dist.", "torch.")):
+                yield f"{file.source.path}:{node.lineno}"
+    for path, text in others.items():
+        hits = list(form.finditer(text))
+        bound = {hit[2] for hit in hits if hit[1] == "self" and hit[3]}
+        for hit in hits:
+            is_own = hit[1] == "self" and hit[2] in bound and not any(name in text for name in file.holders[hit[2]])
+            if not is_own and hit[1] not in ("dist", "distributed"):
+                yield f"{path}:{text.count(chr(10), 0, hit.start()) + 1}"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import RefusalError
 from ..terminal import echo, print_diff
-from .files import checked, clear_temporary_files, read, with_lf, write_atomically
+from .files import checked, clear_temporary_files, read, remove, with_lf, write_atomically
 from .git import Checkout
 
 
@@ -24,6 +24,7 @@ class Change:
     path: str  # in the repo, with forward slashes
     old: bytes | None  # None: there is no such file yet
     new: bytes
+    is_removed: bool = False  # then `new` is empty
 
     @classmethod
     def of(cls, repo: Path, path: str, new: bytes) -> "Change":
@@ -103,7 +104,10 @@ def carry_out(repo: Path, changes: Sequence[Change], message: str, *, write: boo
     for folder in {checkout.git_dir, *((repo / change.path).parent for change in changes)}:
         clear_temporary_files(folder)
     for change in changes:
-        write_atomically(checked(repo, change.path), change.new, change.old, checkout.git_dir)
+        if change.is_removed:
+            remove(checked(repo, change.path), change.old)
+        else:
+            write_atomically(checked(repo, change.path), change.new, change.old, checkout.git_dir)
     echo(f"{files} changed. In {repo}:\n{what_to_type(changes, message)}", err=True)
 
 

@@ -115,6 +115,10 @@ class Checkout:
         held = self._in_head(files)
         return any(held.get(self._relative(file)) not in _ids(file.read_bytes()) for file in files)
 
+    def tracked(self) -> list[Path]:
+        """Every file that the index lists."""
+        return [self.root / os.fsdecode(name) for name in self._ask("ls-files", "-z").split(b"\0") if name]
+
     def blobs_with(self, text: str) -> Iterator[bytes]:
         """Every version of a file, on any branch, that brought or took away a text; the newest first."""
         log = ("log", "--all", "--raw", "--no-abbrev", "--no-renames", "--no-textconv", "--no-ext-diff")

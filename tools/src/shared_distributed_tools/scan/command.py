@@ -2,7 +2,7 @@
 """`adapters scan`."""
 
 import json
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,21 @@ def command(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
     """
     with progress(MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn()) as report:
         survey = scan(paths, progress=lambda done, total: report(done, total, "scanning"))
-    exit_code = _exit_code(survey)
+    exit_code = 2 if any(unread.may_hide_a_copy for unread in survey.unread) else int(bool(survey.copies))
     if as_json:
-        click.echo(json.dumps(_as_json(survey, exit_code), indent=2))
+        unread = [{"path": one.path, "why": one.why} for one in survey.unread]
+        found = {"findings": [_as_json(finding) for finding in survey.findings], "unread": unread}
+        click.echo(json.dumps({**found, "files": survey.files, "exit_code": exit_code}, indent=2))
     else:
         _show(survey)
     ctx.exit(exit_code)
 
 
-def _exit_code(survey: Survey) -> int:
-    if any(unread.may_hide_a_copy for unread in survey.unread):
-        return 2
-    return 1 if survey.copies else 0
+def _as_json(finding: Finding) -> dict[str, Any]:
+    facts = {field.name: getattr(finding, field.name) for field in fields(finding)}
+    for key in ("differences", "definitions", "undefined", "sites"):
+        facts[key] = [one._asdict() for one in facts[key]]
+    return facts
 
 
 def _show(survey: Survey) -> None:
@@ -75,12 +78,3 @@ def _details(finding: Finding) -> list[str]:
         lines.append("undefined: " + ", ".join(f"{one.name} (line {one.line})" for one in finding.undefined))
     lines += finding.notes
     return [*lines, *(f"{site.kind} {site.path}:{site.line}: {site.text}" for site in finding.sites)]
-
-
-def _as_json(survey: Survey, exit_code: int) -> dict[str, Any]:
-    findings = [asdict(finding) for finding in survey.findings]
-    for facts, finding in zip(findings, survey.findings, strict=True):
-        for key in ("differences", "definitions", "undefined", "sites"):
-            facts[key] = [one._asdict() for one in getattr(finding, key)]
-    unread = [{"path": one.path, "why": one.why} for one in survey.unread]
-    return {"findings": findings, "unread": unread, "files": survey.files, "exit_code": exit_code}
