@@ -3,8 +3,8 @@
 
     torchrun --standalone --nproc-per-node 2 rank.py PAGE FOLDER
 
-The page finds `towers`, a model that embeds rows twice, `texts`, the same for sentences, and `loader`, this rank's
-batches: ragged, and not equally many on each rank.
+The page finds `towers`, a model that embeds rows twice; `loader`, this rank's batches, ragged and not equally many on
+each rank; `dataset`, the rows of all ranks; and `classes_of(rows)`.
 """
 
 import os
@@ -40,6 +40,9 @@ def rows_of(step: int, rank: int, size: int) -> Tensor:
     return torch.randn(size, COLUMNS, generator=torch.Generator().manual_seed(10 * step + rank))
 
 
+DATASET = rows_of(99, 0, 9)  # in batches of two: the last has one row, and some ranks get none
+
+
 def classes_of(rows: Tensor) -> Tensor:
     """The class of each row, for losses with labels."""
     return (rows[:, 0] * 100).long() % CLASSES
@@ -56,10 +59,13 @@ def main(page: str, folder: str) -> None:
     if page not in OWN_GROUP:
         dist.init_process_group("gloo")
     towers = Towers()
-    names = {"__name__": "page", "towers": towers, "loader": batches_of(rank, world), "classes_of": classes_of}
+    names = {"__name__": "page", "towers": towers, "loader": batches_of(rank, world)}
+    names |= {"dataset": DATASET, "classes_of": classes_of}
     for block in re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL):
         exec(compile(block, page, "exec"), names)
-    torch.save(names.get("result", {k: v.detach() for k, v in towers.state_dict().items()}), Path(folder) / f"{rank}.pt")
+    torch.save(
+        names.get("result", {k: v.detach() for k, v in towers.state_dict().items()}), Path(folder) / f"{rank}.pt"
+    )
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()

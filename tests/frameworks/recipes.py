@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, logsigmoid
 
 from tests.frameworks import rank as page_runner
-from tests.frameworks.rank import STEPS, Towers, rows_of
+from tests.frameworks.rank import DATASET, STEPS, Towers, batches_of, classes_of, rows_of
 
 WORLDS = [2, 3]
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[..., Tensor]
 
 
 def run_page(page: str, world: int, folder: Path) -> list[Any]:
@@ -36,16 +36,26 @@ def contrast(left: Tensor, right: Tensor) -> Tensor:
     return cross_entropy(left @ right.T, torch.arange(len(left)))
 
 
-def trained_alone(world: int, loss: Loss, epochs: int = 1, model: nn.Module | None = None) -> dict[str, Tensor]:
+def ragged(world: int) -> list[Tensor]:
+    """The rows of every rank, step by step."""
+    return [torch.cat([rows_of(i, rank, n) for rank, n in enumerate(sizes)]) for i, sizes in enumerate(STEPS[world])]
+
+
+def dealt(world: int) -> list[Tensor]:
+    """The dataset in batches of two, one to a rank at each step; the last step has fewer."""
+    return list(DATASET.split(2 * world))
+
+
+def trained_alone(
+    world: int, loss: Loss, epochs: int = 1, model: nn.Module | None = None, steps: list[Tensor] | None = None
+) -> dict[str, Tensor]:
     """The weights of one process that sees the rows of every rank at each step."""
     model = model or Towers()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    for _ in range(epochs):
-        for step, sizes in enumerate(STEPS[world]):
-            rows = torch.cat([rows_of(step, rank, n) for rank, n in enumerate(sizes)])
-            optimizer.zero_grad()
-            loss(*model(rows)).backward()
-            optimizer.step()
+    for rows in (steps or ragged(world)) * epochs:
+        optimizer.zero_grad()
+        loss(*model(rows)).backward()
+        optimizer.step()
     return {name: value.detach() for name, value in model.state_dict().items()}
 
 
@@ -64,3 +74,78 @@ def test_lightning(world: int, tmp_path: Path) -> None:
     """A LightningModule, then Fabric."""
     pytest.importorskip("lightning")
     check(run_page("lightning", world, tmp_path), trained_alone(world, contrast, epochs=2))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_accelerate(world: int, tmp_path: Path) -> None:
+    """A loader of each rank's own, then one that accelerate deals out."""
+    pytest.importorskip("accelerate")
+    model = Towers()
+    trained_alone(world, contrast, model=model)
+    check(run_page("accelerate", world, tmp_path), trained_alone(world, contrast, model=model, steps=dealt(world)))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("page", ["fsdp2", "gradcache"])
+def test_contrastive_training(page: str, world: int, tmp_path: Path) -> None:
+    """The same loss on shards, and in mini-batches."""
+    check(run_page(page, world, tmp_path), trained_alone(world, contrast))
+
+
+class Clip(nn.Module):
+    """What open_clip's models give to its losses."""
+
+    def __init__(self, towers: Towers) -> None:
+        super().__init__()
+        self.towers = towers
+        self.logit_scale, self.logit_bias = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.tensor(-0.5))
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
+        return *self.towers(rows), self.logit_scale.exp(), self.logit_bias
+
+
+def clip_loss(images: Tensor, texts: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """open_clip's ClipLoss of one process."""
+    logits, labels = scale * images @ texts.T + bias, torch.arange(len(images))
+    return (cross_entropy(logits, labels) + cross_entropy(logits.T, labels)) / 2
+
+
+def siglip_loss(images: Tensor, texts: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """open_clip's SigLipLoss of one process."""
+    labels = 2 * torch.eye(len(images)) - torch.ones(len(images), len(images))
+    return -logsigmoid(labels * (scale * images @ texts.T + bias)).sum() / len(images)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_open_clip(world: int, tmp_path: Path) -> None:
+    """An epoch with ClipLoss, then one with SigLipLoss; the scale and the bias are right too."""
+    model = Clip(Towers())
+    trained_alone(world, clip_loss, model=model)
+    check(run_page("open-clip", world, tmp_path), trained_alone(world, siglip_loss, model=model))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_pytorch_metric_learning(world: int, tmp_path: Path) -> None:
+    """A loss with labels, in the wrapper that multiplies by W."""
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+
+    class Embedder(Towers):
+        def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+            return sum(super().forward(rows)), classes_of(rows)  # type: ignore[return-value]
+
+    check(
+        run_page("pytorch-metric-learning", world, tmp_path),
+        trained_alone(world, losses.NTXentLoss(), model=Embedder()),
+    )
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_torchmetrics(world: int, tmp_path: Path) -> None:
+    """States of other lengths on each rank."""
+    classification = pytest.importorskip("torchmetrics.classification")
+    rows = torch.cat([batch for rank in range(world) for batch in batches_of(rank, world)])
+    scores, targets = rows[:, 0].sigmoid(), (rows[:, 1] > 0).long()
+    for found in run_page("torchmetrics", world, tmp_path):
+        torch.testing.assert_close(found["auroc"], classification.BinaryAUROC()(scores, targets))
+        torch.testing.assert_close(found["mean"], scores.mean())
+        assert torch.equal(found["scores"], scores)
