@@ -149,3 +149,10 @@ def test_torchmetrics(world: int, tmp_path: Path) -> None:
         torch.testing.assert_close(found["auroc"], classification.BinaryAUROC()(scores, targets))
         torch.testing.assert_close(found["mean"], scores.mean())
         assert torch.equal(found["scores"], scores)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_transformers(world: int, tmp_path: Path) -> None:
+    """Two epochs of the Trainer's own loader, without the rows that it would repeat."""
+    pytest.importorskip("transformers")
+    check(run_page("transformers", world, tmp_path), trained_alone(world, contrast, epochs=2, steps=dealt(world)))
