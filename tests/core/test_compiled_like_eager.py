@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 
 import shared_distributed as core
-from harness import Worlds
-from harness.worker import device
-from old_torch import needs_whole_graphs
-from oracle import same, upstream, values
-from ranks.calls import Outcome, attempt, usable_after
+from tests.support import Worlds
+from tests.support.calls import Outcome, attempt, usable_after
+from tests.support.old_torch import needs_whole_graphs
+from tests.support.oracle import same, upstream, values
+from tests.support.world import device
 
 pytestmark = needs_whole_graphs
 

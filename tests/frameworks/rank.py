@@ -59,7 +59,9 @@ def main(page: str, folder: str) -> None:
     names = {"__name__": "page", "towers": towers, "loader": batches_of(rank, world), "classes_of": classes_of}
     for block in re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL):
         exec(compile(block, page, "exec"), names)
-    torch.save(names.get("result", {k: v.detach() for k, v in towers.state_dict().items()}), Path(folder) / f"{rank}.pt")
+    torch.save(
+        names.get("result", {k: v.detach() for k, v in towers.state_dict().items()}), Path(folder) / f"{rank}.pt"
+    )
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
