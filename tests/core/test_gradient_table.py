@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from harness import Worlds
-from oracle import values
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import shared_distributed as core
+from tests.support import Worlds
+from tests.support.oracle import values
 
 pytestmark = pytest.mark.only_over("gloo", reason="DDP calls collectives that nccl-rules does not have")
 
