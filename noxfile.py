@@ -11,7 +11,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2025.2.9"
-nox.options.sessions = ["lint", "types", "tests"]
+nox.options.sessions = ["lint", "types", "everything"]
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
@@ -83,6 +83,19 @@ def tests(session: nox.Session, suite: str, backend: str) -> None:
         run(session, "pytest", "-q", "--vendored", f"--backend={backend}", *arguments)
     else:
         run(session, "pytest", "-q", f"--suite={suite}", *([f"--backend={backend}"] if backend else []), *arguments)
+
+
+@nox.session(requires=["env"], venv_backend="none")
+def everything(session: nox.Session) -> None:
+    """Every suite over every backend, as `nox -s tests`, but in four processes: much of a short suite is its start."""
+    backends = ["gloo", "nccl-rules"]
+    if gpu_count(python(session)) < 2:
+        session.log("without NCCL, which needs 2 CUDA devices")
+    else:
+        backends.append("nccl")
+    for vendored in ([], ["--vendored"]):
+        for backend in backends:
+            run(session, "pytest", "-q", *vendored, f"--backend={backend}", *session.posargs)
 
 
 @nox.session(requires=["env"], venv_backend="none")
@@ -172,9 +185,9 @@ def example(session: nox.Session) -> None:
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def docs(session: nox.Session) -> None:
-    """The API reference, from the docstrings, into site/. Fails on a missing docstring or a broken example."""
-    run(session, "pytest", "-q", "tests/house/test_docs.py")
-    run(session, "pdoc", "--docformat", "google", "-o", "site", *MODULES)
+    """The pages and the API reference, into site/. Fails on a missing docstring, and on code that does not run."""
+    run(session, "pytest", "-q", *[f"tests/house/test_{name}.py" for name in ("docs", "recipes", "maintainers")])
+    session.run(python(session), "tools/website.py", "site", *MODULES, external=True)
     session.log("open site/index.html")
 
 

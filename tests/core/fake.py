@@ -126,7 +126,7 @@ def backward(subject: str, x: Tensor, sizes: list[int]) -> Tensor:
 
 
 def helpers(fake: FakeCuda, x: Tensor, sizes: list[int]) -> dict[str, Seen]:
-    moe, layout = adapter("st-moe"), core.RowLayout(sizes)
+    moe, layout = adapter("st-moe"), core.RowLayout(sizes, rank=dist.get_rank())
     parts = tuple(x.new_empty(n, COLUMNS) for n in sizes)
     whole = x.new_empty(sum(sizes), COLUMNS)
     returned = core.all_gather_variable_dim(x, sizes=sizes)[1]

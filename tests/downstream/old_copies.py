@@ -111,6 +111,7 @@ EDITS: dict[str, tuple[str, str]] = {
         "            if dist.get_rank():\n                raise OSError('gone')\n"
         "            time.sleep(600)\n",
     ),
+    "a name without an obvious meaning": ("if sizes is None:", "if not is_given(sizes):"),
     "an error for sizes in a list": ("torch.as_tensor(sizes)", "sizes.to(torch.long)"),
 }
 

@@ -78,6 +78,25 @@ def test_the_contrastive_example_trains_as_one_process_does() -> None:
 def test_links_in_the_documents_lead_somewhere() -> None:
     """Files that README and its like point to are there."""
     documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")]
+    documents += ROOT.glob("shared/distributed/docs/*.md")
     for document in documents:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.relative_to(ROOT)} points to {target}"
+
+
+def test_the_site_has_the_pages_and_its_links_lead_somewhere(tmp_path: Path) -> None:
+    """Each page beside the API reference. Links among pages reach a heading, all others a file of the checkout."""
+    pytest.importorskip("pdoc", reason="pdoc builds the site")
+    from website import build
+
+    build(tmp_path, "shared_distributed")
+    pages = {page.stem: page.read_text() for page in tmp_path.glob("*.html")}
+    written = {page.stem for page in ROOT.glob("shared/distributed/docs/*.md")}
+    assert set(pages) == {*written, "index", "shared_distributed"}
+    for name in pages.keys() - {"shared_distributed"}:
+        for target, anchor in re.findall(r'(?:href|src)="(?!http|data:|[$])([^"#]*)#?([^"]*)"', pages[name]):
+            beside = target.removesuffix(".html") or name
+            if beside in pages:
+                assert not anchor or f'id="{anchor}"' in pages[beside], f"{name} points to {target}#{anchor}"
+            else:
+                assert (tmp_path / target).exists() or (ROOT / target.removeprefix("../")).exists(), f"{name}: {target}"

@@ -6,21 +6,21 @@ and its position, so that a wrong order, slice, scale or sum shows. All are smal
 over eight ranks are exact in every dtype tested, and results are compared bit for bit.
 """
 
-import itertools
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from shared_distributed_tools.ranks.oracle import upstream, values
-
-__all__ = ["upstream", "values"]
+from shared_distributed_tools.ranks.oracle import covering
+from shared_distributed_tools.ranks.oracle import upstream as upstream
+from shared_distributed_tools.ranks.oracle import values as values
 
 ALL_DTYPES = ("float32", "bfloat16", "float64", "bool", "int16", "int64", "complex64", "float8_e4m3fn")
 DTYPES = tuple(name for name in ALL_DTYPES if hasattr(torch, name))  # an old torch has no fp8
 DIMS = (0, 1, -1, -2)
 SIZES = ("equal", "ragged", "one empty", "all empty")
+GIVEN = ("no", "list", "tensor")  # whether sizes are passed in
 OTHER_DIMS = (2, 3, 4)  # the shape of a rank's tensor, but for the gathered dim
 
 
@@ -30,7 +30,7 @@ class Case(NamedTuple):
     sizes: tuple[int, ...]
     dim: int = 0
     dtype: str = "float32"
-    given: str = "no"  # whether sizes are passed in: no, list, tensor
+    given: str = "no"
     contiguous: bool = True
     other: tuple[int, ...] = OTHER_DIMS
 
@@ -60,13 +60,12 @@ def sizes_of(kind: str, world: int) -> tuple[int, ...]:
     return (0,) * world if kind == "all empty" else tuple(ragged)
 
 
-def all_cases(world_size: int, dtype: str) -> list[Case]:
-    """Every case of one test."""
-    product = itertools.product(DIMS, SIZES, (False, True), (True, False))
+def cases_of(world: int, together: int, seed: str) -> list[Case]:
+    """Cases in which any two, or three, options meet: dim, kind of sizes, dtype, sizes given or not, contiguous."""
+    axes = (DIMS, SIZES, DTYPES, GIVEN, (True, False))
     return [
-        Case(sizes_of(kind, world_size), dim, dtype, ("tensor" if i % 3 else "list") if given else "no", contiguous)
-        for i, (dim, kind, given, contiguous) in enumerate(product)
-        if world_size < 8 or contiguous == ((DIMS.index(dim) + SIZES.index(kind) + given) % 2 == 0)
+        Case(sizes_of(kind, world), dim, dtype, given, contiguous)
+        for dim, kind, dtype, given, contiguous in covering(axes, together, seed)
     ]
 
 

@@ -15,7 +15,7 @@ from .hosts import enter_host
 __all__ = ["Deadlines", "Place", "RankError", "World", "WorldFailure", "Worlds", "device", "join_group", "place"]
 
 # pytest too: ranks import the module of the test
-ranks.preload("torch._dynamo", "shared_distributed", "pytest")
+ranks.preload("torch._dynamo.backends.debugging", "shared_distributed", "pytest")
 
 
 def prepare(where: Place) -> None:

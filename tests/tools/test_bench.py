@@ -20,7 +20,7 @@ from bench.contenders import BASELINE, KNOWN, NULL, RAW, TORCHMETRICS, UNKNOWN, 
 from bench.grid import CASES, KIB, MIB, MODES, ROW_BYTES, Mode, Point, full_grid, quick_grid, steps
 from bench.measure import Timing, peak_bytes, plan, turns
 from bench.plot import draw
-from bench.results import Results, geometric_mean, peaks, speed_ups
+from bench.results import Results, peaks, speed_ups
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = Point(2, "skew", 4 * KIB, 0)
@@ -100,8 +100,6 @@ def test_speed_ups_and_noise() -> None:
     assert results.noise("forward", 4 * KIB) == pytest.approx(2)
     assert results.noise("sum", 4 * KIB) == pytest.approx(1.5)
     assert results.noise("sum", 4 * MIB) == 1
-    assert geometric_mean([2.0, 8.0]) == pytest.approx(4)
-    assert geometric_mean([]) is None
 
 
 def test_the_tables_hold_every_contender() -> None:
@@ -116,7 +114,6 @@ def test_the_tables_hold_every_contender() -> None:
 
 def test_plot(tmp_path: Path) -> None:
     """An SVG that is the same for the same data."""
-    pytest.importorskip("matplotlib")
     times = {name: 2.0 + place for place, name in enumerate((KNOWN, UNKNOWN, BASELINE, TORCHMETRICS, NULL, RAW))}
     results = results_of(full_grid([2]), times)
     text = draw(results, "forward", tmp_path / "a.svg").read_text()

@@ -15,26 +15,20 @@ EDITED = {
     "setup.py, a line each": (
         "setup.py",
         "setup(\n  install_requires=[\n    'einops',  # shapes\n    'torch>=1.6'  # last\n  ],\n)\n",
-        "setup(\n  install_requires=[\n    'einops',  # shapes\n    'torch>=1.6',  # last\n    '{0}'{rest}\n  ],\n)\n",
-        ",\n    '{1}'",
+        "setup(\n  install_requires=[\n    'einops',  # shapes\n    '{0}',{rest}\n    'torch>=1.6'  # last\n  ],\n)\n",
+        "\n    '{1}',",
     ),
     "setup.py, a trailing comma": (
         "setup.py",
-        'import setuptools\nsetuptools.setup(install_requires = [\n    "é",\n])\n',
-        'import setuptools\nsetuptools.setup(install_requires = [\n    "é",\n    "{0}",{rest}\n])\n',
+        'import setuptools\nsetuptools.setup(é = 1, install_requires = [\n    "é",\n])\n',
+        'import setuptools\nsetuptools.setup(é = 1, install_requires = [\n    "{0}",{rest}\n    "é",\n])\n',
         '\n    "{1}",',
     ),
     "setup.py, one line": (
         "setup.py",
-        "setup(install_requires=['torch', 'einops'], name='[')\n",
-        "setup(install_requires=['torch', 'einops', '{0}'{rest}], name='[')\n",
-        ", '{1}'",
-    ),
-    "setup.py, closed on the last line": (
-        "setup.py",
-        "setup(install_requires=[\n    'torch',\n    'einops'])\n",
-        "setup(install_requires=[\n    'torch',\n    'einops', '{0}'{rest}])\n",
-        ", '{1}'",
+        "setup(é='é', install_requires=['torch', 'einops'], name='[')\n",
+        "setup(é='é', install_requires=['torch', '{0}',{rest} 'einops'], name='[')\n",
+        " '{1}',",
     ),
     "pyproject": (
         "pyproject.toml",
@@ -46,12 +40,6 @@ EDITED = {
         "pyproject.toml",
         '[project]\ndependencies = ["torch"]\n',
         '[project]\ndependencies = ["torch", "{0}"{rest}]\n',
-        ', "{1}"',
-    ),
-    "pyproject, none yet": (
-        "pyproject.toml",
-        '[project]\nname = "p"\n',
-        '[project]\nname = "p"\ndependencies = ["{0}"{rest}]\n',
         ', "{1}"',
     ),
 }
@@ -82,10 +70,20 @@ def test_a_requirement_is_added_in_the_lists_own_layout(tmp_path: Path, name: st
         ("setup.py", "setup(install_requires = ['torch', ('einops')])\n"),
         ("setup.py", "setup(**dict(install_requires = ['torch']))\n"),
         ("setup.py", "setup(\n"),
+        ("setup.py", "OPTIONS = dict(install_requires = ['torch'])\nsetup(**OPTIONS)\n"),
+        ("setup.py", f"setup(install_requires = {'[' * 5000}{']' * 5000})\n"),
         ("setup.cfg", "[options]\ninstall_requires =\n    torch\n"),
+        ("setup.cfg", "[options]\ninstall_requires = file: requirements.txt\n"),
         ("requirements.txt", "torch\n"),
+        ("requirements.txt", "torch==2.0 --hash=sha256:00\n"),
         ("pyproject.toml", "[project\n"),
         ("pyproject.toml", '[project]\ndynamic = ["dependencies"]\n'),
+        ("pyproject.toml", '[project]\ndependencies = ["torch"]\ndynamic = ["dependencies"]\n'),
+        ("pyproject.toml", '[project]\nname = "p"\n'),
+        ("pyproject.toml", '[project]\ndependencies = "torch"\n'),
+        ("pyproject.toml", "project = 3\n"),
+        ("pyproject.toml", "[project]\ndynamic = 5\n"),
+        ("pyproject.toml", '[project]\ndependencies = ["torch"]\n' + "# long\n" * 2**16),
         ("pyproject.toml", '[tool.poetry.dependencies]\ntorch = "*"\n'),
     ],
 )
@@ -97,20 +95,31 @@ def test_what_is_not_a_plain_list_is_left_to_a_person(tmp_path: Path, file: str,
 
 
 def test_the_file_that_lists_dependencies_is_the_one_changed(tmp_path: Path) -> None:
-    """A pyproject for the build alone is passed over."""
-    (tmp_path / "pyproject.toml").write_text('[build-system]\nrequires = ["setuptools"]\n')
+    """A pyproject for the build alone is passed over, and one that calls them dynamic; else setup.py has no say."""
     (tmp_path / "setup.py").write_text("setup(install_requires = ['torch'])\n")
-    change = added(tmp_path, ONE)
-    assert change is not None
-    assert change.path == "setup.py"
+    for text in ('[build-system]\nrequires = ["setuptools"]\n', '[project]\ndynamic = ["dependencies"]\n'):
+        (tmp_path / "pyproject.toml").write_text(text)
+        change = added(tmp_path, ONE)
+        assert change is not None
+        assert change.path == "setup.py"
+    for text in ('[project]\nname = "p"\n', "[project\n"):
+        (tmp_path / "pyproject.toml").write_text(text)
+        assert added(tmp_path, ONE) is None
 
 
 @pytest.mark.parametrize(
     ("file", "text", "listed"),
     [
-        ("setup.cfg", "install_requires =\n    X_Distributed>=1\n", True),
-        ("requirements.txt", "x-distributed\n", True),
-        ("pyproject.toml", 'x-distributed = {git = "…"}\n', True),
+        ("setup.cfg", "[options]\ninstall_requires =\n    X_Distributed>=1\n", True),
+        ("setup.cfg", "[metadata]\nname =\n    X_Distributed\n", False),
+        ("requirements.txt", "-r base.txt\nx-distributed==1.0 --hash=sha256:00\n", True),
+        ("requirements.txt", "# x-distributed\n", False),
+        ("pyproject.toml", '[tool.poetry.dependencies]\nx-distributed = {git = "…"}\n', True),
+        ("pyproject.toml", '[project]\ndependencies = ["x.distributed[fast]>=1"]\n', True),
+        ("pyproject.toml", '[project]\nname = "x-distributed"\ndependencies = [\n  # "x-distributed",\n]\n', False),
+        ("pyproject.toml", "project = 3\n", False),
+        ("setup.py", "EXTRA = ['x-distributed']\nsetup(install_requires = BASE + EXTRA)\n", True),
+        ("setup.py", "# 'x-distributed'\n", False),
         ("setup.py", "['x-distributed-tools', 'my-x-distributed', 'x']\n", False),
         ("notes.txt", "x-distributed\n", False),
     ],

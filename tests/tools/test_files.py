@@ -1,62 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Files replaced in one step: what a crash leaves, what an edit in between does, which paths are refused."""
+"""Files replaced in one step: what an edit in between does, which paths are refused. Crashes: test_safe_write."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from shared_distributed_tools.errors import RefusalError
 from shared_distributed_tools.repo.files import checked, like, read, repo_root, with_lf, write_atomically
-
-KILLED = """
-import os, resource, signal, sys
-from pathlib import Path
-from shared_distributed_tools.repo.files import write_atomically
-
-file = Path(sys.argv[1])
-old, new = file.read_bytes(), b"new\\n" * 1000
-seen = set()
-for moment in range(1000):
-    child = os.fork()
-    if child == 0:
-        count = 0
-        if moment == 0:  # dies of the first write that goes past a kilobyte
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        def trace(frame, event, _):
-            global count
-            if not frame.f_globals["__name__"].endswith("repo.files"):
-                return None
-            count += 1
-            if count == moment:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-        sys.settrace(trace)
-        write_atomically(file, new, old)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    seen.add(file.read_bytes() == new)
-    assert file.read_bytes() in (old, new), f"moment {moment}: neither the old nor the new file"
-    if status == 0:
-        break
-    file.write_bytes(old)
-print(moment, sorted(seen))
-"""
-
-
-def test_a_kill_at_any_moment_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:
-    """In the middle of a write, and before every line of the code that writes."""
-    file = tmp_path / "distributed.py"
-    file.write_text("old\n" * 1000)
-    command = [sys.executable, "-c", KILLED, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    moments, states = done.stdout.split(maxsplit=1)
-    assert int(moments) > 15
-    assert states.strip() == "[False, True]"
 
 
 def test_somebody_elses_edit_in_between_is_not_lost(tmp_path: Path) -> None:
@@ -70,21 +21,6 @@ def test_somebody_elses_edit_in_between_is_not_lost(tmp_path: Path) -> None:
             write_atomically(file, b"new\n", expected)
         assert read(file) == there
         assert [path for path in tmp_path.iterdir() if path != file] == []
-
-
-@pytest.mark.parametrize("failing", ["fsync", "replace"])
-def test_a_failed_write_leaves_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
-    """A full disk, or an interrupt: the old file whole, no temporary file beside it."""
-    file = tmp_path / "distributed.py"
-    file.write_bytes(b"old\n")
-
-    def fail(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os if failing == "fsync" else Path, failing, fail)
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(file, b"new\n", b"old\n")
-    assert (file.read_bytes(), list(tmp_path.iterdir())) == (b"old\n", [file])
 
 
 def test_permissions_are_kept_and_the_old_file_is_never_written_to(tmp_path: Path) -> None:

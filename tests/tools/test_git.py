@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What git is asked, and that nothing of the repository has a say in it."""
+"""What git is asked, and what it answers. That nothing of the repository runs is in test_safe_run."""
 
-import re
 import subprocess
 from pathlib import Path
 
@@ -12,8 +11,6 @@ from hypothesis import strategies as st
 from downstream.trees import commit, committed, git, write_files
 from shared_distributed_tools.render import rendered_parts
 from shared_distributed_tools.repo.git import Checkout, GitError, merge
-
-TOOLS = Path(__file__).resolve().parents[2] / "tools/src/shared_distributed_tools"
 
 
 @pytest.fixture
@@ -124,37 +121,6 @@ def test_variables_of_a_git_hook_are_not_followed(repo: Path, monkeypatch: pytes
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(repo / "config"))
     with pytest.raises(GitError, match="bad config"):
         Checkout.around(repo)
-
-
-def test_nothing_of_the_repository_runs(repo: Path, tmp_path: Path) -> None:
-    """Hooks, filters, monitors, drivers, textconv and signature programs: none leaves a trace."""
-    trace, trap = tmp_path / "trace", tmp_path / "trap.sh"
-    trap.write_text(f"#!/bin/sh\ntouch {trace}\ncat\n")
-    trap.chmod(0o755)
-    write_files(repo, {".gitattributes": "*.py filter=trap merge=trap diff=trap\n"})
-    commit(repo)
-    keys = ("core.fsmonitor", "filter.trap.clean", "filter.trap.smudge", "merge.trap.driver", "diff.trap.textconv")
-    for key in (*keys, "diff.trap.command", "diff.external", "gpg.program", "core.pager"):
-        git(repo, "config", key, str(trap))
-    git(repo, "config", "log.showSignature", "true")
-    for hook in ("post-checkout", "pre-commit", "post-index-change", "post-merge"):
-        (repo / ".git/hooks" / hook).write_bytes(trap.read_bytes())
-        (repo / ".git/hooks" / hook).chmod(0o755)
-    checkout = around(repo)
-    write_files(repo, {"a.py": "a = 5\n"})
-    assert checkout.committed(repo / "a.py") == b"a = 1\n"
-    assert checkout.differs([repo / "a.py"])
-    assert not checkout.is_staged(repo / "a.py")
-    assert list(checkout.blobs_with("a = 1")) == [b"a = 1\n"]
-    assert not checkout.is_shallow
-    assert not trace.exists()
-
-
-def test_one_module_starts_programs() -> None:
-    """Ranks aside, which are processes of ours."""
-    starts = re.compile(r"\b(subprocess|multiprocessing|pty|os\.(popen|system|exec\w+|spawn\w+|posix_spawn\w*))\b")
-    found = {path.relative_to(TOOLS).as_posix() for path in TOOLS.rglob("*.py") if starts.search(path.read_text())}
-    assert {path for path in found if not path.startswith(("ranks/", "parity/"))} == {"repo/git.py"}
 
 
 LINES = st.lists(st.sampled_from(["a = 1\n", "b = 2\n", "\n", "def f(): ...\n"]), min_size=1, max_size=3)

@@ -14,19 +14,7 @@ ORDER = [
 # inside a room: a module imports only from those that stand before it
 INSIDE = {
     "repo": ["files", "git", "changes", "dependencies", "tree", "uses"],
-    "render": [
-        "shim",
-        "sources",
-        "verify",
-        "imports",
-        "signatures",
-        "modules",
-        "bundle",
-        "header",
-        "__init__",
-        "released",
-        "command",
-    ],
+    "render": ["shim", "sources", "verify", "bundle", "header", "__init__", "released", "command"],
     "scan": ["fingerprint", "compare", "relatives", "survey", "command"],
     "vendor": ["state", "content", "check", "update", "command"],
     "ranks": ["oracle", "rank", "world", "__init__"],

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from downstream.trees import write_files
+from shared_distributed_tools.repo import files
 from shared_distributed_tools.repo import tree as tree_module
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import Site, Use, find_uses
@@ -192,7 +193,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "pkg/deep.py").write_text(f"distributed = {'(' * 5000}\n")
     (tmp_path / "pkg/large.py").write_text("# distributed\n" * 1_000)
     os.mkfifo(tmp_path / "pkg/pipe.py")
-    monkeypatch.setattr(tree_module, "LARGEST", 10_000)
+    monkeypatch.setattr(files, "LARGEST", 10_000)
     tree = Tree(tmp_path)
     assert [use.source.path for use in find_uses(tree, "pkg/distributed.py", NAMES)] == ["pkg/use.py"]
     reasons = {one.path.removeprefix("pkg/"): one.why for one in tree.unread}

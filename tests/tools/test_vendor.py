@@ -361,17 +361,3 @@ def test_a_spoiled_header_cannot_be_updated(vendored: Path) -> None:
     assert refused(run("update", vendored), "its header was changed and cannot be read; restore it")
     vendor(vendored)
     assert state(vendored) == "current"
-
-
-def test_a_project_in_a_subfolder_of_its_repo(tmp_path: Path, tree: Path) -> None:
-    """Git's root lies above; paths are the project's own."""
-    repo = write_files(tmp_path / "sub/project", PROJECTS["spear-tts"].files)
-    git(tmp_path, "init", "-q")
-    commit(tmp_path)
-    vendor(repo)
-    commit(tmp_path)
-    edit_at_the_end(repo / TARGET)
-    commit(tmp_path)
-    newer(tree)
-    done("update", repo, "--write")
-    assert (repo / TARGET).read_text() == render("spear-tts") + MINE

@@ -71,22 +71,15 @@ def main(quick: bool, vendored: bool, world_size: tuple[str, ...], output: Path)
         else:
             results = run(full_grid(worlds), tuple(MODES), FULL_BUDGET)
 
-    screen = console()
     output.mkdir(parents=True, exist_ok=True)
-    written = [output / "bench.json"]
-    written[0].write_text(results.to_json())  # first: what was measured is kept whatever happens next
-    try:
-        written.append(draw(results, "forward", output / "bench-forward.svg"))
-        written.append(draw(results, "sum", output / "bench-forward-backward.svg"))
-    except ModuleNotFoundError as error:
-        screen.print(f"no plot: {error.name} is not installed")
-    for mode in filter(results.points, MODES):
-        screen.print(speed_ups(results, mode))
-    screen.print(peaks(results))
-    screen.print("written:", ", ".join(map(str, written)))
+    (output / "bench.json").write_text(results.to_json())  # first: what was measured is kept whatever happens next
+    draw(results, "forward", output / "bench-forward.svg")
+    draw(results, "sum", output / "bench-forward-backward.svg")
+    console().print(*(speed_ups(results, mode) for mode in filter(results.points, MODES)), peaks(results))
+    console().print(f"written: bench.json and two plots, in {output}")
     absent = [one.needs for one in CONTENDERS if one.needs and one.name not in results.contenders("forward")]
     if absent:
-        screen.print("not there, and left out:", ", ".join(absent))
+        console().print("not there, and left out:", ", ".join(absent))
 
 
 if __name__ == "__main__":

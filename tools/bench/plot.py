@@ -7,6 +7,11 @@ No background and mid-tone colours, so that it reads on a light page and on a da
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
 from .contenders import ACCELERATE, BASELINE, KNOWN, RAW, TORCHMETRICS, UNKNOWN
 from .grid import CASES, MODES, Mode, Point, bytes_in_words
 from .results import Results
@@ -21,47 +26,46 @@ _STYLES: dict[str, dict[str, Any]] = {
 }
 
 
+# the same data give the same file: no date, and ids that do not change from run to run
+_LOOK: dict[Any, Any] = {
+    **{"svg.fonttype": "none", "svg.hashsalt": "bench", "savefig.transparent": True, "font.size": 9},
+    **dict.fromkeys(["text.color", "axes.labelcolor", "xtick.color", "ytick.color", "legend.labelcolor"], _TEXT),
+    **dict.fromkeys(["axes.edgecolor", "grid.color"], _GRID),
+    **dict.fromkeys(["xtick.major.size", "ytick.major.size"], 0),
+    **{"axes.grid": True, "legend.frameon": False, "figure.constrained_layout.use": True, "lines.markersize": 4},
+}
+
+
 def draw(results: Results, mode: Mode, path: Path) -> Path:
-    """Write an SVG; ModuleNotFoundError where there is no matplotlib."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    """Write an SVG."""
     points = results.points(mode)
     worlds = sorted({point.world for point in points})
     cases = [case for case in CASES if any(point.case == case for point in points)]
-    # the same data give the same file: no date, and ids that do not change from run to run
-    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "bench", "font.size": 9, "text.color": _TEXT}
-    with pyplot.rc_context(style):
-        figsize = (3.2 * len(worlds) + 0.6, 2.05 * len(cases) + 1.1)
-        figure, grid = pyplot.subplots(
-            len(cases), len(worlds), figsize=figsize, sharex=True, sharey=True, squeeze=False, layout="constrained"
-        )
+    with pyplot.rc_context(_LOOK):
+        size = (3.2 * len(worlds) + 0.6, 2.05 * len(cases) + 1.1)
+        figure, grid = pyplot.subplots(len(cases), len(worlds), figsize=size, sharex=True, sharey=True, squeeze=False)
         for row, case in enumerate(cases):
-            grid[row][0].set_ylabel(case, color=_TEXT, fontsize=10)
+            grid[row][0].set_ylabel(case)
             for column, world in enumerate(worlds):
-                grid[0][column].set_title(f"{world} ranks", color=_TEXT, fontsize=10)
+                grid[0][column].set_title(f"{world} ranks", fontsize=10)
                 here = [point for point in points if (point.world, point.case) == (world, case)]
                 _panel(grid[row][column], results, mode, here)
         handles = {line.get_label(): line for axes in grid.flat for line in axes.get_lines()}
-        named = [name for name in _STYLES if name in handles]
-        lines = [handles[name] for name in named]
-        figure.legend(lines, named, loc="outside lower center", ncols=5, frameon=False, labelcolor=_TEXT)
-        figure.suptitle(f"{MODES[mode]}: times faster than {BASELINE} (by mean bytes a rank)", color=_TEXT)
-        figure.savefig(path, transparent=True, metadata={"Date": None})
+        lines = [handles[name] for name in _STYLES if name in handles]
+        figure.legend(handles=lines, loc="outside lower center", ncols=5)
+        figure.suptitle(f"{MODES[mode]}: times faster than {BASELINE} (by mean bytes a rank)")
+        figure.savefig(path, metadata={"Date": None})
         pyplot.close(figure)
     return path
 
 
 def _panel(axes: Any, results: Results, mode: Mode, points: list[Point]) -> None:
     sizes = sorted({point.mean_bytes for point in points})
-    by_size = [[point for point in points if point.mean_bytes == size] for size in sizes]
     for name, style in _STYLES.items():
-        speed_ups = [results.speed_up(here, mode, name) for here in by_size]
-        there = [(size, ratio) for size, ratio in zip(sizes, speed_ups, strict=True) if ratio is not None]
+        ratios = {s: results.speed_up([p for p in points if p.mean_bytes == s], mode, name) for s in sizes}
+        there = {size: ratio for size, ratio in ratios.items() if ratio is not None}
         if there:
-            axes.plot(*zip(*there, strict=True), label=name, markersize=4, **style)
+            axes.plot(there.keys(), there.values(), label=name, **style)
     noise = [results.noise(mode, size) for size in sizes]
     axes.fill_between(sizes, [1 / n for n in noise], noise, color=_TEXT, alpha=0.18, linewidth=0)
     axes.axhline(1, color=_TEXT, linewidth=0.8)
@@ -69,8 +73,3 @@ def _panel(axes: Any, results: Results, mode: Mode, points: list[Point]) -> None
     axes.minorticks_off()
     axes.set_xticks(sizes, [bytes_in_words(size) for size in sizes], fontsize=8)
     axes.yaxis.set_major_formatter(lambda ratio, _: f"{ratio:g}×")
-    axes.grid(color=_GRID, linewidth=0.6)
-    axes.tick_params(colors=_TEXT, length=0)
-    axes.patch.set_alpha(0)
-    for spine in axes.spines.values():
-        spine.set_color(_GRID)

@@ -2,11 +2,11 @@
 """What a run found: written as JSON, asked for ratios, and shown as tables."""
 
 import json
-import math
 import os
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from statistics import geometric_mean
 
 import torch
 from rich.table import Table
@@ -39,7 +39,8 @@ class Results:
     def speed_up(self, points: Iterable[Point], mode: Mode, name: str) -> float | None:
         """How many times faster a contender was than the baseline: the geometric mean; None where it took no part."""
         rows = [self.timings[point, mode] for point in points]
-        return geometric_mean(row[BASELINE].median_ms / row[name].median_ms for row in rows if name in row)
+        ratios = [row[BASELINE].median_ms / row[name].median_ms for row in rows if name in row]
+        return geometric_mean(ratios) if ratios else None
 
     def noise(self, mode: Mode, mean_bytes: int) -> float:
         """How far the baseline strayed from itself: the worst ratio, >= 1, at any point of these bytes."""
@@ -60,12 +61,6 @@ class Results:
         return json.dumps({"machine": machine, "timings": rows}, indent=1) + "\n"
 
 
-def geometric_mean(ratios: Iterable[float]) -> float | None:
-    """None where there is nothing."""
-    logs = [math.log(ratio) for ratio in ratios]
-    return math.exp(sum(logs) / len(logs)) if logs else None
-
-
 def speed_ups(results: Results, mode: Mode) -> Table:
     """A row for each world, case and size, with both dims in one mean; then a row for each case.
 
@@ -76,10 +71,10 @@ def speed_ups(results: Results, mode: Mode) -> Table:
     for heading in ("W", "case", "mean a rank", "baseline, ms", "noise ±", *contenders):
         table.add_column(heading.replace(" ", "\n"), justify="left" if heading == "case" else "right")
     rows: dict[tuple[str, ...], list[Point]] = {}
-    for point in results.points(mode):
-        rows.setdefault((str(point.world), point.case, bytes_in_words(point.mean_bytes)), []).append(point)
-    for point in results.points(mode):
-        rows.setdefault(("all", point.case, "all"), []).append(point)
+    for is_total in (False, True):
+        for point in results.points(mode):
+            place = ("all", "all") if is_total else (str(point.world), bytes_in_words(point.mean_bytes))
+            rows.setdefault((place[0], point.case, place[1]), []).append(point)
     for heads, points in rows.items():
         noise = max(results.noise(mode, point.mean_bytes) for point in points)
         baseline = geometric_mean(results.timings[point, mode][BASELINE].median_ms for point in points)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from shared_distributed import RowLayout, all_gather
+from shared_distributed import all_gather
 
 LATENT, VIEW, EMBEDDING = 8, 32, 16
 TEMPERATURE = 0.1
@@ -91,12 +91,11 @@ def train_together(steps: int, device: torch.device) -> list[float]:
         mine = slice(sum(rows[:rank]), sum(rows[: rank + 1]))  # no rank is told how many rows the others have
         a, b = model(left[mine].to(device), right[mine].to(device))
         (all_a, all_b), sizes = all_gather((a, b))
-        layout = RowLayout(sizes)
-        loss = contrast(a, b, all_a, all_b, layout.rows.start) / sum(sizes)
+        loss = contrast(a, b, all_a, all_b, sizes.start)
         optimizer.zero_grad()
-        (loss * world).backward()  # DDP takes the mean over ranks; the loss is a sum over them
+        (loss * sizes.ddp_scale).backward()  # the mean over the rows of all ranks, whatever each rank has
         optimizer.step()
-        total = loss.detach().clone()
+        total = loss.detach() / sizes.total
         dist.all_reduce(total)
         losses.append(total.item())
     return losses

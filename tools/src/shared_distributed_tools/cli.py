@@ -65,6 +65,12 @@ class LazyGroup(click.Group):
 class _CouldNotError(click.ClickException):
     exit_code = 2
 
+    def format_message(self) -> str:
+        """A message may name files and quote git: see `terminal`."""
+        from .terminal import printable
+
+        return printable(self.message)
+
 
 @click.group(cls=LazyGroup, epilog=EXIT_CODES)
 @click.version_option(package_name="shared-distributed-tools", prog_name="adapters")

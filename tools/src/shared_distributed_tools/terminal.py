@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 SECONDS_A_LINE = 10  # of progress, where there is no bar
@@ -18,12 +19,22 @@ SECONDS_A_LINE = 10  # of progress, where there is no bar
 Report = Callable[[float, float, str], None]  # done, of how much, what is being done
 
 
+def printable(text: str) -> str:
+    """Text that may hold names and code of a stranger's, with control characters escaped; lines and tabs stay."""
+    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
+
+
+def echo(text: str, *, err: bool = False, fg: str | None = None, bold: bool | None = None) -> None:
+    """A line, or several; nothing in it has a meaning to the terminal."""
+    click.secho(printable(text), err=err, fg=fg, bold=bold)
+
+
 def console() -> Console:
     """As wide as the terminal; piped output has no width of its own, and a log should not cut lines of code at 80.
 
     Names of files are data: square brackets in them mean nothing here.
     """
-    return Console(width=None if sys.stdout.isatty() else 240, markup=False, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else 240, markup=False, emoji=False, highlight=False)
 
 
 def print_table(table: Table) -> None:
@@ -32,21 +43,29 @@ def print_table(table: Table) -> None:
 
 
 def whole(table: Table) -> Table:
-    """With cells that go on in the next line where a terminal is narrow: cut off, a site would lose its line number."""
+    """With cells that go on in the next line where a terminal is narrow: cut off, a site would lose its line number.
+
+    Names are data: what is not printable is escaped.
+    """
     for column in table.columns:
         column.overflow = "fold"
+        column._cells = [_printable_cell(cell) for cell in column._cells]
     return table
+
+
+def _printable_cell(cell: RenderableType) -> RenderableType:
+    return Text(printable(cell.plain), cell.style) if isinstance(cell, Text) else printable(str(cell))
 
 
 def print_diff(text: str) -> None:
     """A unified diff, in colours where there are any."""
     for line in text.splitlines():
-        click.secho(line, fg=_COLOURS.get(line[:1]))
+        echo(line, fg=_COLOURS.get(line[:1]))
 
 
 def as_html(table: Table) -> str:
     """A table as a page that stands alone, by rich's own export."""
-    recorder = Console(record=True, width=160, file=io.StringIO(), markup=False, highlight=False)
+    recorder = Console(record=True, width=160, file=io.StringIO(), markup=False, emoji=False, highlight=False)
     recorder.print(whole(table))
     return recorder.export_html()
 

@@ -4,6 +4,7 @@
 from ._errors import BadInputError, DisagreementError, GatherError, StaleAnswerWarning, TransportError
 from ._gather import all_gather, all_gather_async, is_distributed, reduce_scatter
 from ._layout import RowLayout
+from ._loop import until_all_done
 from ._module import AllGather
 from .adapters import (
     all_gather_same_dim,
@@ -32,4 +33,5 @@ __all__ = [
     "pad_dim_to",
     "reduce_scatter",
     "split_by_rank",
+    "until_all_done",
 ]

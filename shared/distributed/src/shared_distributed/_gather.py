@@ -13,7 +13,7 @@ from ._compiled import _Call
 from ._differentiate import _Move
 from ._errors import BadInputError
 from ._fast import steps_collected
-from ._layout import Sizes, ints_of
+from ._layout import RowLayout, Sizes, ints_of
 from ._world import _is_compiling, _is_distributed, _warn_once
 
 Grad: TypeAlias = Literal["sum", "local"]
@@ -62,10 +62,10 @@ class Gathering(Generic[T]):
         problem = None if grad in ("sum", "local") else BadInputError(f"grad must be 'sum' or 'local', got {grad!r}")
         problem = problem if xs else BadInputError("there is no tensor in the container")
         if not is_distributed(group := group_of(group)):
-            self._gathered, self._sizes = xs, _check_alone(problem, xs, dim, sizes)
+            self._gathered, self._sizes = xs, RowLayout(_check_alone(problem, xs, dim, sizes), rank=0)
             return
         call, *xs = _agree(_Call(dim, sizes, grad == "sum", group), op, [problem] if problem else xs, check)
-        self._sizes = call.sizes
+        self._sizes = RowLayout(call.sizes, rank=dist.get_rank(group))
         if _is_compiling():
             self._gathered = _gather_all(call, xs)
         else:
@@ -76,7 +76,7 @@ class Gathering(Generic[T]):
         for finish in getattr(self, "_finish", ()):  # never waited for: the other ranks have their part of it
             finish()
 
-    def wait(self) -> tuple[T, tuple[int, ...]]:
+    def wait(self) -> tuple[T, RowLayout]:
         """The gathered tensor, or tensors in a container like the one passed in, and the sizes."""
         while self._finish:
             self._finish.pop(0)()
@@ -145,10 +145,10 @@ def _check_alone(problem: Exception | None, xs: list[Any], dim: int, sizes: Size
 
 def all_gather(
     x: T, dim: int = 0, *, sizes: Sizes | None = None, grad: Grad = "sum", group: Any = None, check: bool | None = None
-) -> tuple[T, tuple[int, ...]]:
+) -> tuple[T, RowLayout]:
     """Gather tensors whose size along `dim` differs from rank to rank; differentiable.
 
-        (… n_r …) on rank r  ->  (… sum(n) …) on every rank, and the sizes (n_0, …, n_W-1)
+        (… n_r …) on rank r  ->  (… sum(n) …) on every rank, and the sizes (n_0, …, n_W-1), a `RowLayout`
 
     Args:
         x: any dense tensor; all ranks agree on dtype and on every dimension but `dim`. Or a list, tuple

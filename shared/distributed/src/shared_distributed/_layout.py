@@ -3,15 +3,14 @@
 
 from collections.abc import Iterable, Sequence
 from operator import index
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
-import torch.distributed as dist
 from einops import rearrange
 from torch import Tensor
 
 from ._errors import BadInputError
-from ._world import _is_compiling
+from ._world import _is_compiling, _long_tensor
 
 Sizes: TypeAlias = Sequence[int] | Tensor
 
@@ -22,62 +21,65 @@ def ints_of(sizes: Iterable[int] | Tensor) -> tuple[int, ...]:
     return tuple(given) if _is_compiling() else tuple(map(index, given))
 
 
-class RowLayout:
-    """Which rows of a gathered tensor came from which rank.
+class RowLayout(tuple[int, ...]):
+    """Every rank's size, as a tuple of ints that knows which of them is this rank's.
 
-        sizes (3, 0, 2)  ->  row      0 1 2 3 4
-                             rank     0 0 0 2 2
+    >>> sizes = RowLayout((3, 0, 2), rank=2)
+    >>> sizes.start, sizes.rows, sizes.total, sizes.world, sizes.ddp_scale
+    (3, slice(3, 5, None), 5, 3, 0.6)
+    >>> sizes.ranks().tolist(), sizes.own(torch.arange(5.0)).tolist()
+    ([0, 0, 0, 2, 2], [3.0, 4.0])
 
-    >>> layout = RowLayout((3, 0, 2), rank=2)
-    >>> layout.rows
-    slice(3, 5, None)
-    >>> layout.ranks().tolist()
-    [0, 0, 0, 2, 2]
-    >>> layout.mask().tolist()
-    [[True, True, True], [False, False, False], [True, True, False]]
-    >>> layout.own(torch.arange(5.0)).tolist()
-    [3.0, 4.0]
-
-    `rank` is this process's rank in `group` unless it is given.
+    `all_gather` returns one. It can be copied and pickled, since it holds no process group; to save it, `tuple(sizes)`.
     """
 
-    def __init__(self, sizes: Sizes, *, rank: int | None = None, group: Any = None) -> None:
-        try:
-            self.sizes = ints_of(sizes)
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise BadInputError(f"sizes must be one whole number a rank, got {sizes!r}") from error
-        world = len(self.sizes)
-        if rank is None:
-            grouped = dist.is_available() and dist.is_initialized()
-            rank, world = (dist.get_rank(group), dist.get_world_size(group)) if grouped else (0, 1)
-        if not 0 <= rank < len(self.sizes) == world:
-            raise BadInputError(f"rank {rank} of {world} has no place among {len(self.sizes)} sizes {self.sizes}")
-        self.rank = rank
+    def __new__(cls, sizes: Iterable[int] | Tensor, *, rank: int | None = None) -> "RowLayout":
+        self = super().__new__(cls, ints_of(sizes))
+        self._rank = getattr(sizes, "_rank", None) if rank is None else rank
+        return self
 
-    def __repr__(self) -> str:
-        return f"RowLayout({self.sizes}, rank={self.rank})"
+    @property
+    def rank(self) -> int:
+        """This rank, counted within the group. BadInputError where it is not known."""
+        if self._rank not in range(len(self)):
+            raise BadInputError(f"rank {self._rank} has no place among sizes {self}: pass RowLayout(sizes, rank=…)")
+        return self._rank
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are."""
+        return len(self)
+
+    @property
+    def total(self) -> int:
+        """How many rows all ranks have together."""
+        return sum(self)
+
+    @property
+    def start(self) -> int:
+        """Where this rank's rows begin: its k-th row is row `start + k` of the gathered tensor."""
+        return sum(self[: self.rank])
 
     @property
     def rows(self) -> slice:
-        """This rank's rows: the k-th local row is row `rows.start + k` of the gathered tensor."""
-        start = sum(self.sizes[: self.rank])
-        return slice(start, start + self.sizes[self.rank])
+        """This rank's rows of the gathered tensor."""
+        return slice(self.start, self.start + self[self.rank])
+
+    @property
+    def ddp_scale(self) -> float:
+        """`world / max(total, 1)`: a loss summed over own rows, times this, is under DDP the mean over all rows."""
+        return self.world / max(self.total, 1)
 
     def own(self, gathered: Tensor, dim: int = 0) -> Tensor:
-        """This rank's part of a gathered tensor, a view: `(… sum(sizes) …) -> (… sizes[rank] …)`."""
-        if gathered.shape[dim] != sum(self.sizes):
-            shape = tuple(gathered.shape)
-            raise BadInputError(f"sizes {self.sizes} add up to {sum(self.sizes)}, not to dim {dim} of shape {shape}")
-        return gathered.narrow(dim, self.rows.start, self.sizes[self.rank])
+        """This rank's part of a gathered tensor, a view: `(… total …) -> (… sizes[rank] …)`."""
+        return gathered.split(tuple(self), dim)[self.rank]  # torch's own error where they do not add up
 
     def ranks(self, device: torch.device | str | None = None) -> Tensor:
-        """The rank that each gathered row came from: LongTensor `(sum(sizes),)`."""
-        ranks = torch.arange(len(self.sizes), device=device)
-        repeats = torch.tensor(self.sizes, dtype=torch.long, device=device)
-        return ranks.repeat_interleave(repeats, output_size=sum(self.sizes))
+        """The rank that each gathered row came from: LongTensor `(total,)`."""
+        ranks = torch.arange(len(self), device=device)
+        return ranks.repeat_interleave(_long_tensor(tuple(self), ranks.device), output_size=self.total)
 
     def mask(self, length: int | None = None, device: torch.device | str | None = None) -> Tensor:
         """True where a `(world, length)` padded layout holds a real row; length: the longest rank's."""
-        length = max(self.sizes) if length is None else length
-        sizes = torch.tensor(self.sizes, dtype=torch.long, device=device)
-        return rearrange(torch.arange(length, device=device), "row -> 1 row") < rearrange(sizes, "rank -> rank 1")
+        rows = torch.arange(max(self) if length is None else length, device=device)
+        return rearrange(rows, "row -> 1 row") < rearrange(_long_tensor(tuple(self), rows.device), "rank -> rank 1")

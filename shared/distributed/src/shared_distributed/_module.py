@@ -6,7 +6,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from ._gather import all_gather
-from ._layout import Sizes
+from ._layout import RowLayout, Sizes
 
 
 class AllGather(nn.Module):
@@ -23,7 +23,7 @@ class AllGather(nn.Module):
         self.grad = grad
         self.group = group
 
-    def forward(self, x: Tensor, sizes: Sizes | None = None) -> tuple[Tensor, tuple[int, ...]]:
+    def forward(self, x: Tensor, sizes: Sizes | None = None) -> tuple[Tensor, RowLayout]:
         """`(… n_r …) -> (… sum(n) …)` and the sizes; see `all_gather`."""
         return all_gather(x, self.dim, sizes=sizes, grad=self.grad, group=self.group)
 

@@ -16,7 +16,7 @@ from ..render.shim import shim
 from ..repo.files import repo_root
 from ..repo.tree import Unread
 from ..repo.uses import find_uses
-from ..terminal import print_table
+from ..terminal import echo, print_table
 from .proof import BY_HAND, UNCHANGED, File
 from .risks import Risk, about, find_risks, in_core
 from .stages import CORE_STAGE, ORIGINAL, PACKAGE, STAGES, VENDORED, Obstacle, Project, importing_core, look_at
@@ -131,23 +131,23 @@ def _show(plan: Plan) -> None:
     project, finding = plan.project, plan.project.finding
     if project.stage == CORE_STAGE:
         shim_left = f"; {project.copy} is kept for others" if project.copy else ""
-        click.echo(f"{project.repo} uses the core; nothing is left to move{shim_left}")
+        echo(f"{project.repo} uses the core; nothing is left to move{shim_left}")
         _lists(plan)
         return
     assert project.adapter is not None
     kind = f", {finding.kind}" if finding else ""
-    click.secho(f"{project.copy}: adapter {project.adapter.name}{kind}; at {project.stage}", bold=True)
+    echo(f"{project.copy}: adapter {project.adapter.name}{kind}; at {project.stage}", bold=True)
     if project.advice:
-        click.secho(project.advice, fg="red")
+        echo(project.advice, fg="red")
     for one in finding.differences if finding else ():
-        click.echo(f"  differs from the original: {one.name}: {one.how}" + (f": {one.detail}" if one.detail else ""))
+        echo(f"  differs from the original: {one.name}: {one.how}" + (f": {one.detail}" if one.detail else ""))
     ahead = {
         VENDORED: f"{project.copy} becomes a self-contained file; call sites stay",
         PACKAGE: f"it becomes a shim for {project.adapter.distribution}, a new dependency; call sites stay",
         CORE_STAGE: f"{sum(file.is_proven for file in plan.files)} of {len(plan.files)} files can move as they are",
     }
     for stage in STAGES[STAGES.index(project.stage) + 1 :]:
-        click.echo(f"  {stage}: {ahead[stage]}")
+        echo(f"  {stage}: {ahead[stage]}")
     table = Table("site", "kind", "now", "in the core")
     for site, core in [row for file in plan.files for row in file.rows]:
         style = "red" if core.startswith(BY_HAND) else "dim" if core == UNCHANGED else "green"
@@ -166,6 +166,6 @@ def _lists(plan: Plan) -> None:
         ("for a pull request", pull_request(plan)),
     ):
         if lines:
-            click.secho(f"\n{title}:", bold=True)
+            echo(f"\n{title}:", bold=True)
             for line in lines:
-                click.echo(f"  {line}")
+                echo(f"  {line}")

@@ -15,11 +15,13 @@ from pathlib import Path
 
 from ..catalog import ADAPTERS, CORE, CORE_DISTRIBUTION, Adapter, adapter_named
 from ..errors import RefusalError
+from ..render.released import is_released
 from ..render.shim import shim, shim_of
 from ..render.sources import version
 from ..repo.changes import Change
 from ..repo.dependencies import added, is_listed, name_in
 from ..repo.files import checked, like
+from ..repo.git import Checkout
 from ..repo.tree import Tree
 from ..repo.uses import find_uses
 from ..scan.survey import Finding, find_copy
@@ -30,6 +32,10 @@ from .to_core import look_at_files, mentions, moved, texts_of
 
 ORIGINAL, VENDORED, PACKAGE, CORE_STAGE = "original", "vendored", "package", "core"
 STAGES = (ORIGINAL, VENDORED, PACKAGE, CORE_STAGE)
+_ON_NO_INDEX = (
+    "{0} is on no package index yet, and whoever registers that name decides what is installed; say where it is "
+    "really: --requirement '{0} @ git+https://HOST/OWNER/REPO.git@REVISION#subdirectory=…'"
+)
 _IMPORTS_CORE = re.compile(rb"^\s*(?:from|import)\s+shared_distributed\b", re.MULTILINE)
 
 
@@ -69,7 +75,7 @@ class Project:
 def look_at(repo: Path, path: str | None = None) -> Project:
     """Read a project's stage off its files. Reads only. path: the copy, where there are several."""
     path = None if path is None else checked(repo, path).relative_to(repo).as_posix()
-    tree = Tree(repo)
+    tree = Tree(repo, Checkout.around(repo))
     project = Project(repo, tree)
     ours = [_ours(project, seen) for seen in find(repo, tree) if seen.state is not State.ORIGINAL]
     found = [one for one in ours if path in (None, one.copy)]
@@ -155,6 +161,7 @@ class Step:
     message: str  # for the commit
     by_hand: list[str] = field(default_factory=list)  # requirements
     left: list[str] = field(default_factory=list)  # places that stay, and what to write there
+    warning: str = ""
 
 
 def step_to(
@@ -185,7 +192,8 @@ def step_to(
     needed = [] if remove_module else [adapter.distribution]
     needed += [CORE_DISTRIBUTION] if stage == CORE_STAGE else []
     _require(project.repo, step, needed, requirements)
-    return replace(step, message=step.message or f"{seen.path} replaced by {adapter.distribution}")
+    warning = "" if requirements or is_released() else _ON_NO_INDEX.format(adapter.distribution)
+    return replace(step, message=step.message or f"{seen.path} replaced by {adapter.distribution}", warning=warning)
 
 
 def _require(repo: Path, step: Step, needed: Sequence[str], requirements: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import click
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from ..catalog import ADAPTERS, adapter_named
-from ..terminal import console, progress
+from ..terminal import console, echo, progress
 
 WORLD_SIZES = (1, 2, 3)
 
@@ -32,13 +32,15 @@ def command(ctx: click.Context, file: Path, adapter: str, world_size: tuple[int,
     FILE is run, in child processes: its code is what this is about. Needs no GPU and no network. Exit code: 0 if all
     is the same, better, or refused as the contract announces; 1 if something is different; 2 if FILE cannot be run.
     """
-    from . import report  # torch comes with these, and `--help` goes without
-    from .compare import compare
+    from .compare import compare  # torch comes with these, and `--help` goes without
+    from .report import as_json, show
 
+    echo(f"parity runs {file}, in child processes", err=True)
     with progress(MofNCompleteColumn(), TimeElapsedColumn()) as report_progress:
         comparison = compare(file, adapter_named(adapter), world_size, progress=report_progress)
+    exit_code = int(comparison.counts()["different"] > 0)
     if is_json:
-        click.echo(json.dumps(report.as_json(comparison), indent=2))
+        click.echo(json.dumps({**as_json(comparison), "exit_code": exit_code}, indent=2))
     else:
-        report.show(comparison, console())
-    ctx.exit(report.exit_code(comparison))
+        show(comparison, console())
+    ctx.exit(exit_code)

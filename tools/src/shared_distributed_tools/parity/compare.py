@@ -5,19 +5,19 @@ import hashlib
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import get_args
 
 from ..catalog import Adapter
 from ..errors import ToolError
 from ..ranks import HUNG, Deadlines, RankError, World, WorldFailure, preload
-from ..render import render, rendered_parts
+from ..render import render
+from ..render.sources import version
 from ..terminal import Report
 from .cases import SIGNATURE, Case, Kind, generate
-from .load import Description, Subject
+from .load import Description
 from .observed import Outcome
 from .play import play, start
 from .verdict import Finding, Verdict, judge
@@ -30,22 +30,21 @@ _LOADING = Deadlines(collective=600.0, case=120.0, kill=120.0)
 PRELOADED = (f"{__package__}.play", "einops", "torch.fx.experimental.symbolic_shapes")
 
 
-class NotLoadedError(ToolError):
-    """A subject could not be loaded in a process of its own."""
-
-
 class Ranks(World):
-    """A world whose ranks have a subject loaded; in a process group unless a case is to make it."""
+    """A world whose ranks have a file loaded; in a process group unless a case is to make it."""
 
-    def __init__(self, subject: Subject, size: int, *, joined: bool, deadlines: Deadlines = DEADLINES) -> None:
+    def __init__(self, file: Path, size: int, *, joined: bool, deadlines: Deadlines = DEADLINES) -> None:
         preload(*PRELOADED)
         super().__init__(size, join=False, deadlines=_LOADING)
         try:
-            self.description: Description = self.run(start, subject, joined)[0]
+            self.description: Description = self.run(start, str(file.resolve()), joined)[0]
         except WorldFailure as failure:
             errors = [answer for answer in failure.answers.values() if isinstance(answer, RankError)]
             problem = f"{errors[0].type}: {errors[0].message}" if errors else f"the process {failure.end}"
-            raise NotLoadedError(problem) from failure
+            msg = (
+                f"{file} cannot be loaded: {problem}. Run this where the file's project runs, with all that it imports"
+            )
+            raise ToolError(msg) from failure
         self.deadlines = deadlines
 
     def ask(self, case: Case) -> Outcome:
@@ -56,23 +55,17 @@ class Ranks(World):
             return Outcome(tuple(failure.answers.get(rank) for rank in range(self.size)), failure.end)
 
 
-class Side(NamedTuple):
-    """What to load on ranks, what is in it, and which one it is."""
-
-    subject: Subject
-    description: Description
-    version: str  # of the adapter; the old file's is its sha256
-
-
 @dataclass(frozen=True)
 class Comparison:
     """What a run found."""
 
     file: Path
+    sha256: str
     adapter: str
+    version: str
     worlds: tuple[int, ...]
-    old: Side
-    new: Side
+    old: Description
+    new: Description
     findings: tuple[Finding, ...]
 
     @property
@@ -83,17 +76,17 @@ class Comparison:
     @property
     def only_new(self) -> list[str]:
         """Names of the adapter that the old file does not have: not compared."""
-        return [name for name in self.new.description.api if name not in self.old.description.api]
+        return [name for name in self.new.api if name not in self.old.api]
 
     @property
     def only_old(self) -> list[str]:
         """Names that the old file defines and the adapter does not have: whoever imports them will miss them."""
-        return [name for name in self.old.description.own if name not in self.new.description.api]
+        return [name for name in self.old.own if name not in self.new.api]
 
     def counts(self, function: str | None = None) -> dict[str, int]:
         """How many cases ended how, of one function or of all."""
         ends = Counter(f.verdict for f in self.findings if function in (None, f.case.function))
-        return {verdict.value: ends[verdict] for verdict in Verdict}
+        return {verdict: ends[verdict] for verdict in get_args(Verdict)}
 
 
 def compare(
@@ -106,68 +99,72 @@ def compare(
     deadlines: Deadlines = DEADLINES,
 ) -> Comparison:
     """Play the cases that `choose` makes of the functions that both have. The file runs in child processes only."""
-    old = old_side(file)
-    with adapter_side(adapter) as new:
-        kinds = {name: kind for name, kind in old.description.api.items() if name in new.description.api}
+    try:
+        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        msg = f"{file} cannot be read: {error.strerror}; give the old distributed.py"
+        raise ToolError(msg) from error
+    old = _described(file)
+    with tempfile.TemporaryDirectory(prefix="parity-") as folder:
+        ours = Path(folder) / f"{adapter.module}.py"
+        ours.write_text(render(adapter.name), encoding="utf-8")
+        new = _described(ours)
+        # the contract says what is public: the file has no `__all__`, and imports names of its own
+        new = new._replace(api={name: kind for name, kind in new.api.items() if name in adapter.api})
+        kinds = {name: kind for name, kind in old.api.items() if name in new.api}
         if not kinds:
-            names = ", ".join(new.description.api)
+            names = ", ".join(new.api)
             msg = f"{file} has none of {adapter.name}'s names ({names}); give the file that this adapter replaces"
             raise ToolError(msg)
-        # a module where the adapter has a Function cannot be called as one: that they differ in kind says it all
-        alike = {name: kind for name, kind in kinds.items() if _does_for(new.description.api[name], kind)}
+        # the adapter may sum gradients beyond the old file; but a module where it has a Function cannot be called as
+        # one: that they differ in kind says it all
+        alike = {name: kind for name, kind in kinds.items() if new.api[name] in (kind, f"summing {kind}")}
         cases = [Case(name, kind, 0, variant=SIGNATURE) for name, kind in kinds.items() if name not in alike]
         cases += choose(alike, worlds)
         findings: list[Finding] = []
-        played = 0
+        done = 0
         for world, batch in ((world, list(group)) for world, group in groupby(cases, key=lambda case: case.world)):
-            outcomes: list[list[Outcome]] = []
-            for side, who in ((old, "old file"), (new, "adapter")):
-                outcomes.append([])
-                for outcome in play_all(side.subject, world, batch, deadlines):
-                    outcomes[-1].append(outcome)
-                    played += 1
-                    progress(played, 2 * len(cases), f"{who}, {f'world size {world}' if world else 'no group'}")
-            for case, was, now in zip(batch, *outcomes, strict=True):
+            outcomes: dict[str, list[Outcome]] = {"old file": [], "adapter": []}
+            for (who, found), path in zip(outcomes.items(), (file, ours), strict=True):
+                for outcome in play_all(path, world, batch, deadlines):
+                    found.append(outcome)
+                    done += 1
+                    progress(done, 2 * len(cases), f"{who}, {f'world size {world}' if world else 'no group'}")
+            for case, was, now in zip(batch, *outcomes.values(), strict=True):
                 findings.append(judge(case, was, now, adapter.alone))
-    return Comparison(file, adapter.name, tuple(sorted(set(worlds))), old, new, tuple(findings))
+    return Comparison(file, sha256, adapter.name, version(), tuple(sorted(set(worlds))), old, new, tuple(findings))
 
 
-def _does_for(new: Kind, old: Kind) -> bool:
-    """Whether what the adapter has can be called as what the old file has: it may sum gradients beyond that."""
-    return new in (old, f"summing {old}")
+def _described(file: Path) -> Description:
+    with Ranks(file, 1, joined=False) as alone:
+        return alone.description
 
 
-def play_all(subject: Subject, world: int, cases: list[Case], deadlines: Deadlines = DEADLINES) -> Iterator[Outcome]:
+def play_all(file: Path, world: int, cases: list[Case], deadlines: Deadlines = DEADLINES) -> Iterator[Outcome]:
     """One outcome a case. Ranks are kept for as long as they are in step; then there are new ones."""
-    size = max(world, 1)
 
-    def started(*, joined: bool) -> Ranks:
-        try:
-            return Ranks(subject, size, joined=joined, deadlines=deadlines)
-        except NotLoadedError as error:
-            msg = f"{subject.what} was loaded before, but not on {size} ranks in a process group: {error}"
-            raise ToolError(msg) from error
+    def started(case: Case) -> Ranks:
+        return Ranks(file, max(world, 1), joined=world > 0 and not case.late, deadlines=deadlines)
 
     ranks: Ranks | None = None
     hangs: Counter[str] = Counter()
     try:
         for case in cases:
             if hangs[case.function] >= HANGS:
-                yield Outcome((None,) * size, HUNG)
+                yield Outcome((None,) * max(world, 1), HUNG)
                 continue
             if case.alone:
-                with started(joined=not case.late) as own:
+                with started(case) as own:
                     yield own.ask(case)
                 continue
             is_new = ranks is None
-            ranks = ranks or started(joined=world > 0)
+            ranks = ranks or started(case)
             outcome = ranks.ask(case)
             if outcome.broken and not is_new:  # an earlier case may have damaged memory: this one is asked again
                 ranks.kill()
-                ranks = started(joined=world > 0)
+                ranks = started(case)
                 outcome = ranks.ask(case)
-            is_out_of_step = world > 1 and any(one is not None and one.raised for one in outcome.by_rank)
-            if outcome.broken or is_out_of_step:
+            if outcome.broken or (world > 1 and outcome.raised):  # some may still wait for those that raised
                 ranks.kill()
                 ranks = None
             hangs[case.function] += outcome.broken == HUNG
@@ -175,38 +172,3 @@ def play_all(subject: Subject, world: int, cases: list[Case], deadlines: Deadlin
     finally:
         if ranks is not None:
             ranks.kill()
-
-
-# ------------------------------------------------------------------ the two sides
-
-
-def old_side(file: Path) -> Side:
-    """The user's file, loaded once in a process of its own. ToolError where that cannot be done."""
-    try:
-        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-        subject = Subject("file", str(file.resolve()))
-        return Side(subject, _description(subject), sha256)
-    except OSError as error:
-        msg = f"{file} cannot be read: {error.strerror}; give the old distributed.py"
-        raise ToolError(msg) from error
-    except NotLoadedError as error:
-        msg = f"{file} cannot be loaded: {error}. Run this where the file's project runs, with all that it imports"
-        raise ToolError(msg) from error
-
-
-@contextmanager
-def adapter_side(adapter: Adapter) -> Iterator[Side]:
-    """The adapter as `adapters vendor` writes it."""
-    with tempfile.TemporaryDirectory(prefix="parity-") as folder:
-        file = Path(folder) / f"{adapter.module}.py"
-        file.write_text(render(adapter.name), encoding="utf-8")
-        subject = Subject("rendered", str(file))
-        description = _description(subject)
-        # the contract says what is public: the file has no `__all__`, and imports names of its own
-        api = {name: kind for name, kind in description.api.items() if name in adapter.api}
-        yield Side(subject, description._replace(api=api), rendered_parts(adapter.name)[0].version)
-
-
-def _description(subject: Subject) -> Description:
-    with Ranks(subject, 1, joined=False) as alone:
-        return alone.description

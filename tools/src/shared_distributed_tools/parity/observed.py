@@ -1,34 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""What a rank observed, as plain data that can be sent, compared bit for bit, and put in words."""
+"""What a rank observed, as text that can be sent, compared and shown.
+
+A tensor's text has its dtype, its shape and every number in full: two texts are equal if the tensors are.
+"""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 _LONG = 90  # characters of a value in a report
 
 
-class TensorData(NamedTuple):
-    """A tensor's dtype, shape and bytes."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-    def tensor(self) -> Tensor:
-        """The tensor, made again."""
-        dtype = getattr(torch, self.dtype)
-        if not self.data:
-            return torch.empty(self.shape, dtype=dtype)
-        return torch.frombuffer(bytearray(self.data), dtype=dtype).view(self.shape)
-
-
 class Raised(NamedTuple):
-    """An exception. `bases` are the names of its class and of all that this one is made from."""
+    """An exception: what was being done, the names of its class and of all that this one is made from, its words."""
 
-    step: str  # what was being done
+    step: str
     bases: tuple[str, ...]
     message: str
 
@@ -41,7 +28,7 @@ class Raised(NamedTuple):
 class Observation(NamedTuple):
     """What one rank observed of one case: named parts, up to where something was raised."""
 
-    parts: Mapping[str, Any]
+    parts: Mapping[str, str]
     raised: Raised | None = None
     not_defined: tuple[str, ...] = ()  # names used that the file does not define: without us, a NameError
 
@@ -52,39 +39,35 @@ class Outcome(NamedTuple):
     by_rank: tuple[Observation | None, ...]
     broken: str = ""
 
+    @property
+    def raised(self) -> list[Raised]:
+        """What ranks raised."""
+        return [one.raised for one in self.by_rank if one is not None and one.raised is not None]
 
-def as_data(value: object) -> Any:
-    """A value without torch in it; containers keep their type's name, so that a list is no tuple."""
+
+def as_text(value: object) -> str:
+    """A value; containers with their type's name, so that a list is no tuple."""
     if isinstance(value, Tensor):
-        plain = value.detach().contiguous().reshape(-1)
-        data = bytes(plain.view(torch.uint8).tolist())
-        return TensorData(str(value.dtype).removeprefix("torch."), tuple(value.shape), data)
+        numbers = " ".join(map(str, value.detach().flatten().tolist()))
+        return f"{str(value.dtype).removeprefix('torch.')} tensor {tuple(value.shape)}: {numbers}"
     if isinstance(value, list | tuple):
-        return type(value).__name__, tuple(map(as_data, value))
-    if value is None or isinstance(value, bool | int | float | str):
-        return type(value).__name__, value
-    return type(value).__name__, "…"
+        return f"{type(value).__name__} of {', '.join(map(as_text, value)) or 'nothing'}"
+    if value is None or isinstance(value, str):
+        return str(value)
+    return f"{type(value).__name__} {value if isinstance(value, bool | int | float) else '…'}"
 
 
-def in_words(value: Any) -> str:
-    """A value for a report, on one line; None for a part that was not given."""
-    if value is None:
-        return "not given"
-    if isinstance(value, TensorData):
-        text = f"{value.dtype} tensor {value.shape} {value.tensor().tolist()}"
-    elif isinstance(value[1], tuple):
-        text = f"{value[0]} of {', '.join(map(in_words, value[1])) or 'nothing'}"
-    else:
-        text = str(value[1]) if value[0] in ("NoneType", "str") else f"{value[0]} {value[1]}"
-    return text if len(text) <= _LONG else text[: _LONG - 1] + "…"
+def pair_in_words(old: str | None, new: str | None) -> tuple[str, str]:
+    """Two texts that differ, for a report. Of two tensors of one shape, the first place at which they do."""
+    (head, _, was), (other, _, now) = (text.partition(": ") if text else ("", "", "") for text in (old, new))
+    if " tensor " in head and head == other:
+        pairs = enumerate(zip(was.split(), now.split(), strict=True))
+        at, (a, b) = next(pair for pair in pairs if len(set(pair[1])) == 2)
+        return f"{head}, number {at}: {a}", f"{head}, number {at}: {b}"
+    return shortened(old or "not given", _LONG), shortened(new or "not given", _LONG)
 
 
-def pair_in_words(old: Any, new: Any) -> tuple[str, str]:
-    """Two values that differ. Of two tensors of one shape, the first place at which they do."""
-    if not (isinstance(old, TensorData) and isinstance(new, TensorData) and old[:2] == new[:2]):
-        return in_words(old), in_words(new)
-    was, now = old.tensor().view(-1), new.tensor().view(-1)
-    differing = next(at for at, (a, b) in enumerate(zip(old.data, new.data, strict=True)) if a != b)
-    flat = differing // was.element_size()
-    where = f"{old.dtype} tensor {old.shape}, number {flat} of {was.numel()}"
-    return f"{where}: {was[flat].item()}", f"{where}: {now[flat].item()}"
+def shortened(text: str, length: int) -> str:
+    """Some text on one line of at most `length` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: length - 1] + "…"

@@ -17,33 +17,34 @@ _EXAMPLES = 3  # of one kind of difference; the rest is in the JSON
 _STYLES = {"same": "green", "better": "cyan", "stricter": "yellow", "different": "red"}
 
 
-def exit_code(comparison: Comparison) -> int:
-    """1 if anything is different, else 0."""
-    return 1 if comparison.counts()["different"] else 0
-
-
 def show(comparison: Comparison, console: Console) -> None:
     """The counts, why what is better is better, and every kind of difference."""
     for line in _facts(comparison):
         console.print(Text(line), soft_wrap=True)
-    console.print(_counts(comparison))
-    for verdict in (Verdict.BETTER, Verdict.STRICTER):
-        if comparison.counts()[verdict.value]:
+    table = Table("function", *(Column(verdict, justify="right") for verdict in _STYLES))
+    for function in [*comparison.functions, None]:
+        if function is None:
+            table.add_section()
+        counts = comparison.counts(function).items()
+        table.add_row(function or "all", *(Text(str(n), _STYLES[verdict] if n else "dim") for verdict, n in counts))
+    console.print(table)
+    explained: tuple[Verdict, ...] = ("better", "stricter")
+    for verdict in explained:
+        if comparison.counts()[verdict]:
             console.print(whole(_explained(comparison, verdict)))
     for line in _different(comparison):
         console.print(Text(line), soft_wrap=True)
 
 
 def _facts(comparison: Comparison) -> Iterator[str]:
-    old, new = comparison.old, comparison.new
-    yield f"{comparison.file} (sha256 {old.version[:12]}, {old.description.where})"
-    yield f"against {comparison.adapter} {new.version}, as `adapters vendor` writes it"
+    yield f"{comparison.file} (sha256 {comparison.sha256[:12]}, {comparison.old.where})"
+    yield f"against {comparison.adapter} {comparison.version}, as `adapters vendor` writes it"
     worlds = ", ".join(map(str, comparison.worlds))
     yield f"{len(comparison.findings)} cases, each with both, on gloo; world sizes {worlds}, and no process group"
     for words, names in (
-        ("not defined by the old file, supplied", old.description.not_defined),
-        ("imported by the old file from what cannot be imported here, supplied", old.description.not_importable),
-        ("not defined by the old file, and not known here", old.description.unknown),
+        ("not defined by the old file, supplied", comparison.old.not_defined),
+        ("imported by the old file from what cannot be imported here, supplied", comparison.old.not_importable),
+        ("not defined by the old file, and not known here", comparison.old.unknown),
         ("not in the old file, so not compared", comparison.only_new),
         ("in the old file only: the adapter has no", comparison.only_old),
     ):
@@ -51,20 +52,8 @@ def _facts(comparison: Comparison) -> Iterator[str]:
             yield f"{words}: {', '.join(names)}"
 
 
-def _counts(comparison: Comparison) -> Table:
-    table = Table("function", *(Column(verdict, justify="right") for verdict in _STYLES))
-    for function in [*comparison.functions, None]:
-        if function is None:
-            table.add_section()
-        counts = comparison.counts(function)
-        cells = (Text(str(n), style=_STYLES[verdict] if n else "dim") for verdict, n in counts.items())
-        table.add_row(function or "all", *cells)
-    return table
-
-
 def _explained(comparison: Comparison, verdict: Verdict) -> Table:
-    heading = f"{verdict.value}: the old file gave"
-    table = Table(heading, "the adapter gives", Column("cases", justify="right"), "in")
+    table = Table(f"{verdict}: the old file gave", "the adapter gives", Column("cases", justify="right"), "in")
     for findings in _by_kind(comparison, verdict):
         first = findings[0].difference
         functions = Counter(finding.case.function for finding in findings)
@@ -75,9 +64,10 @@ def _explained(comparison: Comparison, verdict: Verdict) -> Table:
 
 
 def _different(comparison: Comparison) -> Iterator[str]:
-    for findings in _by_kind(comparison, Verdict.DIFFERENT):
-        case, first, number = findings[0].case, findings[0].difference, len(findings)
-        yield f"\ndifferent: {case.function}, {first.part} ({number} case{'s' if number > 1 else ''})"
+    for findings in _by_kind(comparison, "different"):
+        first, number = findings[0], len(findings)
+        heading = f"{first.case.function}, {first.difference.part}"
+        yield f"\ndifferent: {heading} ({number} case{'s' if number > 1 else ''})"
         for case, _, difference, right in findings[:_EXAMPLES]:
             yield f"  {case.title}{'' if difference.rank is None else f'; on rank {difference.rank}'}"
             yield f"    old  {difference.old}"
@@ -89,38 +79,37 @@ def _different(comparison: Comparison) -> Iterator[str]:
 
 
 def _by_kind(comparison: Comparison, verdict: Verdict) -> list[list[Finding]]:
-    """Findings that say the same thing, together; what is different, for each function apart."""
+    """Findings that say the same thing of different cases, together; what is different, for each function apart."""
     kinds: dict[tuple[str, ...], list[Finding]] = {}
     for finding in comparison.findings:
-        if finding.verdict is verdict:
-            function = finding.case.function if verdict is Verdict.DIFFERENT else ""
-            kinds.setdefault((function, *finding.difference.kind), []).append(finding)
+        if finding.verdict == verdict:
+            part, old, new, _ = finding.difference
+            end = (old, new.partition(":")[0]) if finding.difference.is_an_end else ()
+            function = finding.case.function if verdict == "different" else ""
+            kinds.setdefault((function, part, *end), []).append(finding)
     return list(kinds.values())
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """Everything but the cases that came out the same, which are counted."""
-    old, new = comparison.old, comparison.new
     return {
         "file": str(comparison.file),
-        "sha256": old.version,
-        "loaded": old.description.where,
+        "sha256": comparison.sha256,
+        "loaded": comparison.old.where,
         "adapter": comparison.adapter,
-        "adapter_version": new.version,
+        "adapter_version": comparison.version,
         "world_sizes": list(comparison.worlds),
-        "undefined_and_known": old.description.not_defined,
-        "imported_from_absent_modules": old.description.not_importable,
-        "undefined_and_unknown": old.description.unknown,
+        "undefined_and_known": comparison.old.not_defined,
+        "imported_from_absent_modules": comparison.old.not_importable,
+        "undefined_and_unknown": comparison.old.unknown,
         "only_in_adapter": comparison.only_new,
         "only_in_old_file": comparison.only_old,
         "counts": comparison.counts(),
         "functions": {name: comparison.counts(name) for name in comparison.functions},
-        "findings": [_finding(finding) for finding in comparison.findings if finding.verdict is not Verdict.SAME],
-        "exit_code": exit_code(comparison),
+        "findings": [_finding(*finding) for finding in comparison.findings if finding.verdict != "same"],
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    case, verdict, difference, right = finding
-    found = {"function": case.function, "case": case.title, "world_size": case.world, "verdict": verdict.value}
+def _finding(case: Any, verdict: str, difference: Any, right: str) -> dict[str, Any]:
+    found = {"function": case.function, "case": case.title, "world_size": case.world, "verdict": verdict}
     return {**found, **difference._asdict(), "right": right}

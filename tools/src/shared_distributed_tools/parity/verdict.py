@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Two outcomes of one case: the same, better than it was, or different.
+"""Two outcomes of one case: the same, better than it was, stricter, or different.
 
 Where both sides return, their outputs, sizes and gradients must agree, whoever is right: somebody may rely on what
 the old file gives, a mean where others take the sum. Better is what nobody can rely on: the old file raises where
@@ -10,27 +10,18 @@ rank all the same, and the adapter raises on every rank.
 
 import re
 from collections.abc import Iterator
-from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ..ranks import HUNG
 from .cases import Case
-from .observed import Observation, Outcome, Raised, pair_in_words
+from .observed import Observation, Outcome, Raised, pair_in_words, shortened
 from .truth import INPUT, SECOND, UPSTREAM, truth
 
+Verdict = Literal["same", "better", "stricter", "different"]
 _LONG = 140  # characters of an exception's message in a report
 _RETURNED = "returned"
 _NAMES, _END, _EXCEPTION = "undefined names", "how it ends", "exception"
 _NOT_RELIED_ON = {_END, _EXCEPTION, SECOND, INPUT, UPSTREAM}
-
-
-class Verdict(Enum):
-    """How a case ends."""
-
-    SAME = "same"
-    BETTER = "better"
-    STRICTER = "stricter"
-    DIFFERENT = "different"
 
 
 class Difference(NamedTuple):
@@ -46,11 +37,6 @@ class Difference(NamedTuple):
         """Whether it is about how a side ended; else both returned, and a value differs."""
         return self.part in (_NAMES, _END, _EXCEPTION)
 
-    @property
-    def kind(self) -> tuple[str, ...]:
-        """What differences have in common that say the same thing of different cases."""
-        return (self.part, self.old, self.new.partition(":")[0]) if self.is_an_end else (self.part,)
-
 
 class Finding(NamedTuple):
     """A case, its verdict, and why."""
@@ -64,45 +50,43 @@ class Finding(NamedTuple):
 def judge(case: Case, old: Outcome, new: Outcome, alone: str) -> Finding:
     """Compare what all ranks observed, and where that differs ask who is right; `alone` as in the contract."""
     differences = _differences(old, new)
-    if differences:
-        old_right, new_right = (_is_right(case, outcome, alone) for outcome in (old, new))
-        relied_on = [difference for difference in differences if difference.part not in _NOT_RELIED_ON]
-        if new_right and not old_right and not relied_on:
-            returned = [one for one in differences if one.old == _RETURNED]
-            if case.may_raise_only and returned and not old.broken:
-                return Finding(case, Verdict.STRICTER, returned[0])
-            return Finding(case, Verdict.BETTER, differences[0])
-        whose = {(False, True): "the adapter's", (True, False): "the old file's"}.get((old_right, new_right), "")
-        if case.depends_on_adapter:  # another adapter's answer would be as right
-            whose = ""
-        return Finding(case, Verdict.DIFFERENT, (relied_on or differences)[0], whose)
-    missing = sorted({name for observed in old.by_rank if observed is not None for name in observed.not_defined})
-    if missing:
-        names = Difference(_NAMES, f"NameError: {', '.join(missing)}", "the same, with these names supplied")
-        return Finding(case, Verdict.BETTER, names)
-    return Finding(case, Verdict.SAME)
+    if not differences:
+        missing = sorted({name for one in old.by_rank if one is not None for name in one.not_defined})
+        if not missing:
+            return Finding(case, "same")
+        said = f"NameError: {', '.join(missing)}"
+        return Finding(case, "better", Difference(_NAMES, said, "the same, with these names supplied"))
+    old_right, new_right = (_is_right(case, outcome, alone) for outcome in (old, new))
+    relied_on = [difference for difference in differences if difference.part not in _NOT_RELIED_ON]
+    if new_right and not old_right and not relied_on:
+        returned = [one for one in differences if one.old == _RETURNED]
+        if case.may_raise_only and returned and not old.broken:
+            return Finding(case, "stricter", returned[0])
+        return Finding(case, "better", differences[0])
+    right = ""
+    if old_right != new_right and not case.depends_on_adapter:  # else another adapter's answer would be as right
+        right = "the adapter's" if new_right else "the old file's"
+    return Finding(case, "different", (relied_on or differences)[0], right)
 
 
 def _differences(old: Outcome, new: Outcome) -> list[Difference]:
     if old.broken or new.broken:
-        same = old.broken == new.broken
-        return [] if same else [Difference(_END, _whole_in_words(old), _whole_in_words(new))]
-    pairs = enumerate(zip(old.by_rank, new.by_rank, strict=True))
-    found = [one for rank, pair in pairs for one in _differences_on(rank, *pair)]
-    return found if len(old.by_rank) > 1 else [one._replace(rank=None) for one in found]
+        return [] if old.broken == new.broken else [Difference(_END, _end_in_words(old), _end_in_words(new))]
+    ranks: list[int | None] = [*range(len(old.by_rank))] if len(old.by_rank) > 1 else [None]
+    by_rank = zip(ranks, old.by_rank, new.by_rank, strict=True)
+    return [Difference(*found, rank) for rank, was, now in by_rank if was and now for found in _on_a_rank(was, now)]
 
 
-def _differences_on(rank: int, old: Observation | None, new: Observation | None) -> Iterator[Difference]:
-    if old is None or new is None:
-        return  # only where something is broken
+def _on_a_rank(old: Observation, new: Observation) -> Iterator[tuple[str, str, str]]:
+    if old.raised and new.raised and is_same_error(old.raised, new.raised):
+        return
     if old.raised or new.raised:
-        if not (old.raised and new.raised and is_same_error(old.raised, new.raised)):
-            yield Difference(_EXCEPTION, _end_in_words(old), _end_in_words(new), rank)
+        yield _EXCEPTION, _raised_in_words(old.raised), _raised_in_words(new.raised)
         return
     for part in dict.fromkeys([*old.parts, *new.parts]):
         was, now = old.parts.get(part), new.parts.get(part)
         if was != now:
-            yield Difference(part, *pair_in_words(was, now), rank)
+            yield part, *pair_in_words(was, now)
 
 
 def is_same_error(old: Raised, new: Raised) -> bool:
@@ -113,12 +97,8 @@ def is_same_error(old: Raised, new: Raised) -> bool:
     """
     if old.step != new.step or old.name not in new.bases:
         return False
-    return old.name != new.name or _kind_of_message(old.message) == _kind_of_message(new.message)
-
-
-def _kind_of_message(message: str) -> str:
-    first_line = message.strip().partition("\n")[0]
-    return re.sub(r"0x[0-9a-f]+|\d+", "N", first_line)
+    one, other = (re.sub(r"0x[0-9a-f]+|\d+", "N", raised.message.strip().partition("\n")[0]) for raised in (old, new))
+    return old.name != new.name or one == other
 
 
 def _is_right(case: Case, outcome: Outcome, alone: str) -> bool:
@@ -126,27 +106,22 @@ def _is_right(case: Case, outcome: Outcome, alone: str) -> bool:
     if outcome.broken:
         return False
     if case.may_raise_only:
-        return all(observed is not None and observed.raised is not None for observed in outcome.by_rank)
-    for rank, observed in enumerate(outcome.by_rank):
-        right = truth(case, rank, alone)
-        if right is None or observed is None or observed.raised is not None:
-            return False
-        if any(observed.parts.get(part) != value for part, value in right.items()):
-            return False
-    return True
+        return len(outcome.raised) == len(outcome.by_rank)
+    pairs = [(truth(case, rank, alone), observed) for rank, observed in enumerate(outcome.by_rank)]
+    return not outcome.raised and all(
+        right is not None and observed is not None and right.items() <= observed.parts.items()
+        for right, observed in pairs
+    )
 
 
-def _whole_in_words(outcome: Outcome) -> str:
+def _end_in_words(outcome: Outcome) -> str:
+    raised = outcome.raised[0] if outcome.raised else None
     if not outcome.broken:
-        return _end_in_words(outcome.by_rank[0])
-    raised = [observed.raised for observed in outcome.by_rank if observed is not None and observed.raised is not None]
-    after = f", after another rank raised {raised[0].name}" if raised and outcome.broken == HUNG else ""
-    return f"{outcome.broken}{after}"
+        return _raised_in_words(raised)
+    return outcome.broken + (f", after another rank raised {raised.name}" if raised and outcome.broken == HUNG else "")
 
 
-def _end_in_words(observed: Observation | None) -> str:
-    if observed is None or observed.raised is None:
+def _raised_in_words(raised: Raised | None) -> str:
+    if raised is None:
         return _RETURNED
-    message = " ".join(observed.raised.message.split())
-    message = message if len(message) <= _LONG else message[: _LONG - 1] + "…"
-    return f"{observed.raised.name} in {observed.raised.step}" + (f": {message}" if message else "")
+    return f"{raised.name} in {raised.step}: {shortened(raised.message, _LONG)}".removesuffix(": ")

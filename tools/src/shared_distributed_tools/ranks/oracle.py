@@ -7,6 +7,9 @@ exact in every dtype, whatever their order, and results are compared bit for bit
 """
 
 from collections.abc import Sequence
+from itertools import combinations, product
+from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,3 +36,20 @@ def numbers(start: int, step: int, modulus: int, shape: Sequence[int], dtype: st
     if kind.is_floating_point and torch.finfo(kind).bits == 8:
         whole = whole % 15  # e4m3 holds whole numbers up to 16
     return whole.view(tuple(shape)).to(kind)
+
+
+def covering(axes: Sequence[Sequence[Any]], together: int, seed: int | str = 0) -> list[tuple[Any, ...]]:
+    """A choice from each axis, many times, so that any two, or three, options that can meet do meet somewhere.
+
+    Far fewer than the full product, the same in every run, and others with another seed.
+    """
+    everything = list(product(*(range(len(axis)) for axis in axes)))
+    Random(seed).shuffle(everything)
+    met: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+    chosen = []
+    for choice in everything:
+        here = {(at, tuple(choice[i] for i in at)) for at in combinations(range(len(axes)), together)}
+        if not here <= met:
+            met |= here
+            chosen.append(choice)
+    return [tuple(axis[i] for axis, i in zip(axes, choice, strict=True)) for choice in sorted(chosen)]

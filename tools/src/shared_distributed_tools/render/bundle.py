@@ -7,9 +7,10 @@ elsewhere in the package means the heart's here.
 """
 
 import ast
+import re
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -105,34 +106,27 @@ def _bound(node: ast.stmt) -> frozenset[str]:
     return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
-def _imports(text: str) -> list[tuple[str, tuple[str, str | None, str | None]]]:
-    """Names that come from outside: the name, and (module, what of it, alias)."""
-    found: list[tuple[str, tuple[str, str | None, str | None]]] = []
+def _imports(text: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Names that come from outside: the name, and the module and what of it, or `module as name` and nothing."""
     for node in ast.parse(text).body:
         if isinstance(node, ast.Import):
-            found += [(a.asname or a.name.partition(".")[0], (a.name, None, a.asname)) for a in node.names]
+            yield from ((a.asname or a.name.partition(".")[0], (ast.unparse(a), "")) for a in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level and not _is_core(node):
-            found += [(a.asname or a.name, (node.module, a.name, a.asname)) for a in node.names]
-    return found
+            yield from ((a.asname or a.name, (node.module, ast.unparse(a))) for a in node.names)
 
 
-def _import_block(needed: set[tuple[str, str | None, str | None]]) -> str:
+def _import_block(needed: set[tuple[str, str]]) -> str:
     """Sorted as the linter sorts them: the standard library, then torch; `import` before `from`."""
     blocks = []
     for standard in (True, False):
-        ours = [entry for entry in needed if (entry[0].partition(".")[0] in sys.stdlib_module_names) == standard]
-        lines = sorted(f"import {module}{_as(alias)}" for module, name, alias in ours if name is None)
-        for module in sorted({module for module, name, _ in ours if name is not None}):
-            names = sorted(
-                (f"{n}{_as(a)}" for m, n, a in ours if m == module and n), key=lambda n: (not n.isupper(), n)
-            )
+        ours = [one for one in needed if (re.split("[. ]", one[0])[0] in sys.stdlib_module_names) == standard]
+        lines = sorted(f"import {module}" for module, name in ours if not name)
+        for module in sorted({module for module, name in ours if name}):
+            names = [name for one, name in ours if name and one == module]
+            names.sort(key=lambda name: (not name.isupper(), name))
             lines.append(f"from {module} import {', '.join(names)}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
-
-
-def _as(alias: str | None) -> str:
-    return f" as {alias}" if alias else ""
 
 
 def _joined(statements: list[_Statement]) -> str:

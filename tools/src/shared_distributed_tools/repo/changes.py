@@ -5,16 +5,15 @@ only over files whose content git's HEAD holds, shown first, and git undoes it.
 """
 
 import difflib
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from ..errors import RefusalError
-from ..terminal import print_diff
-from .files import checked, read, with_lf, write_atomically
+from ..terminal import echo, print_diff
+from .files import checked, clear_temporary_files, read, with_lf, write_atomically
 from .git import Checkout
 
 
@@ -44,62 +43,72 @@ def unified(before: bytes, after: bytes, old: str, new: str) -> str:
     return "\n".join(difflib.unified_diff(left, right, old, new, lineterm=""))
 
 
-def _refuse_unless_git_undoes(repo: Path, changes: Sequence[Change]) -> None:
-    """RefusalError, with the command that helps, unless git can bring back every file that would change."""
+def _undoing_checkout(repo: Path) -> Checkout:
+    """The checkout around a repo. RefusalError, with the command that helps, where git could undo nothing."""
     checkout = Checkout.around(repo)
     if checkout is None:
-        msg = (
-            f"{repo} is in no git repository, and git is what undoes this. Make it one first: "
-            "`git init && git add -A && git commit -m 'as it was'`"
-        )
+        why = f"{repo} is in no git repository, and git is what undoes this. Make it one first: `git init && "
+    elif checkout.head is None:
+        why = f"{checkout.root} has no commit yet; make the first one: `"
+    elif checkout.under_way:
+        what = checkout.under_way
+        msg = f"a {what} is under way in {checkout.root}; `git {what} --continue` or `--abort` it first"
         raise RefusalError(msg)
-    if checkout.head is None:
-        msg = f"{checkout.root} has no commit yet; `git add -A && git commit -m 'as it was'` makes the first one"
-        raise RefusalError(msg)
-    under_way = checkout.under_way
-    if under_way:
-        msg = f"a {under_way} is under way in {checkout.root}; `git {under_way} --continue` or `--abort` it first"
-        raise RefusalError(msg)
-    for change in changes:
-        _refuse_unless_held(checkout, repo, change)
+    else:
+        return checkout
+    msg = f"{why}git add -A && git commit -m 'as it was'`"
+    raise RefusalError(msg)
 
 
 def _refuse_unless_held(checkout: Checkout, repo: Path, change: Change) -> None:
-    path, name = repo / change.path, shlex.quote(change.path)
-    held = checkout.committed(path)
-    if change.old is not None and held is None:
-        msg = f"{change.path} is not committed; `git add -- {name} && git commit -m 'as it was' -- {name}` keeps it"
-        raise RefusalError(msg)
-    is_changed = change.old is not None and with_lf(change.old) != with_lf(held or b"")
-    if is_changed or checkout.is_staged(path):
-        msg = (
-            f"{change.path} has changes that are not committed; `git commit -- {name}` keeps them, "
+    """RefusalError, with the command that helps, unless git brings back the very bytes of a file."""
+    path, name = checked(repo, change.path), shlex.quote(change.path)
+    other, conversion = checkout.belongs_to(path), checkout.conversion(path)
+    held = None if other else checkout.committed(path)
+    why = ""
+    if other is not None:
+        why = f"is in a repository of its own, {other}; give that one as REPO"
+    elif conversion:
+        why = f"is not stored in git as it is here ({conversion} in .gitattributes); take that away, and commit"
+    elif change.old is not None and not (os.access(path, os.W_OK) and path.stat().st_mode & 0o222):
+        why = f"is read-only; `chmod u+w -- {name}` if it may be replaced"
+    elif change.old is None and held is not None:
+        why = f"is committed, but not here; `git restore -- {name}` or `git sparse-checkout disable` brings it back"
+    elif change.old is not None and held is None:
+        why = f"is not committed; `git add -- {name} && git commit -m 'as it was' -- {name}` keeps it"
+    elif with_lf(change.old or b"") != with_lf(held or b"") or checkout.is_staged(path):
+        why = (
+            f"has changes that are not committed; `git commit -- {name}` keeps them, "
             f"`git restore --staged --worktree -- {name}` drops them"
         )
+    if why:
+        msg = f"{change.path} {why}"
         raise RefusalError(msg)
 
 
 def carry_out(repo: Path, changes: Sequence[Change], message: str, *, write: bool) -> None:
     """Refuse what git could not undo; show the rest, write it if asked to, and say what to type next.
 
-    Each file is written in one step. A run that is interrupted leaves a dirty tree, which git brings back.
+    Each file is written in one step. A run that is interrupted leaves a dirty tree, which git brings back, and
+    perhaps a temporary file in the git directory, which the next run removes.
     """
-    _refuse_unless_git_undoes(repo, changes)
+    checkout = _undoing_checkout(repo)
+    for change in changes:
+        _refuse_unless_held(checkout, repo, change)
     for change in changes:
         print_diff(change.diff)
+    files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
     if not write:
-        click.echo(f"{_files(changes)} would change; --write makes the change", err=True)
+        echo(f"{files} would change; --write makes the change", err=True)
         return
+    for folder in {checkout.git_dir, *((repo / change.path).parent for change in changes)}:
+        clear_temporary_files(folder)
     for change in changes:
         if change.is_removed:
             checked(repo, change.path).unlink()
         else:
-            write_atomically(checked(repo, change.path), change.new, change.old)
-    click.echo(f"{_files(changes)} changed. In {repo}:\n{what_to_type(changes, message)}", err=True)
-
-
-def _files(changes: Sequence[Change]) -> str:
-    return "1 file" if len(changes) == 1 else f"{len(changes)} files"
+            write_atomically(checked(repo, change.path), change.new, change.old, checkout.git_dir)
+    echo(f"{files} changed. In {repo}:\n{what_to_type(changes, message)}", err=True)
 
 
 def what_to_type(changes: Sequence[Change], message: str) -> str:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Where a project lists its dependencies, and one more there. Nothing is run, and nothing is guessed.
+"""What a project lists as its dependencies, by each format's own rules, and one more there. Nothing is run or guessed.
 
-Edited are `[project].dependencies` in pyproject.toml and a plain list in the `setup()` of setup.py; for everything
-else (poetry, setup.cfg, requirements.txt, lists that are computed) the answer is None, and a person adds the line.
+Edited are a list `[project].dependencies` in pyproject.toml and a plain list in the `setup()` of setup.py; for
+everything else (poetry, setup.cfg, requirements, lists that are dynamic or computed) a person adds the line.
 """
 
 import ast
+import configparser
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,17 @@ from ..errors import RefusalError
 from .changes import Change
 from .files import like, read, with_lf
 
-_LISTS = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
+_LARGEST = 2**18  # bytes; more than anybody lists, and seconds of work
+_DAMAGED = (
+    TOMLKitError,
+    configparser.Error,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+)
 
 
 def name_in(requirement: str) -> str:
@@ -34,62 +46,96 @@ def name_in(requirement: str) -> str:
 
 
 def is_listed(repo: Path, distribution: str) -> bool:
-    """Whether any of the files that list dependencies names a distribution."""
-    word = re.escape(distribution).replace(r"\-", "[-_.]").encode()
-    name = re.compile(rb"(?<![\w.-])" + word + rb"(?![\w-])", re.IGNORECASE)
-    return any(name.search(read(repo / file) or b"") for file in _LISTS)
+    """Whether a project lists a distribution, in any of the usual files; comments do not count."""
+    for name, listed in _LISTS.items():
+        with suppress(*_DAMAGED):
+            for one in listed(_text(repo, name)):
+                with suppress(RefusalError):  # for an option of pip, or any other text
+                    if name_in(re.split(r"\s--|\s#", one)[0]) == distribution:
+                        return True
+    return False
 
 
 def added(repo: Path, requirements: Sequence[str]) -> Change | None:
     """The change that lists some more requirements; None where a person has to add them."""
-    for name, edit in (("pyproject.toml", _in_pyproject), ("setup.py", _in_setup)):
-        content = read(repo / name)
-        if content is None:
-            continue
-        try:
-            text: str | None = with_lf(content).decode()
-            for requirement in requirements:
-                text = None if text is None else edit(text, requirement)
-        except (TOMLKitError, SyntaxError, ValueError):  # damaged, or no text
-            continue
-        if text is not None:
-            return Change(name, content, like(text.encode(), content))
-    return None
-
-
-def _in_pyproject(text: str, requirement: str) -> str | None:
-    document: dict[str, Any] = tomlkit.parse(text)
-    project = document.get("project")
-    if project is None or "dependencies" in project.get("dynamic", ()):
+    try:
+        project = _at(tomlkit.parse(_text(repo, "pyproject.toml")), "project")
+        is_static = project is not None and "dependencies" not in project.get("dynamic", ())
+        name, edit = ("pyproject.toml", _add_to_pyproject) if is_static else ("setup.py", _add_to_setup)
+        old = text = _text(repo, name)
+        for requirement in requirements:
+            text = edit(text, requirement)
+    except _DAMAGED:
         return None
-    project.setdefault("dependencies", []).append(requirement)
+    content = read(repo / name)
+    return None if text == old else Change(name, content, like(text.encode(), content))
+
+
+def _text(repo: Path, name: str) -> str:
+    content = read(repo / name) or b""
+    if len(content) > _LARGEST:
+        raise ValueError(name)
+    return with_lf(content).decode()
+
+
+def _at(document: Any, *keys: str) -> Any:
+    for key in keys:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document
+
+
+# ------------------------------------------------------------------ what is listed
+
+
+def _in_pyproject(text: str) -> Iterable[str]:
+    document = tomlkit.parse(text)
+    return [*(_at(document, "tool", "poetry", "dependencies") or ()), *(_at(document, "project", "dependencies") or ())]
+
+
+def _in_setup(text: str) -> Iterable[str]:
+    constants = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+    return [value for value in constants if isinstance(value, str)]
+
+
+def _in_setup_cfg(text: str) -> Iterable[str]:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.read_string(text)
+    return parser.get("options", "install_requires", fallback="").splitlines()
+
+
+_LISTS: dict[str, Callable[[str], Iterable[str]]] = {
+    "pyproject.toml": _in_pyproject,
+    "setup.py": _in_setup,
+    "setup.cfg": _in_setup_cfg,
+    "requirements.txt": str.splitlines,
+}
+
+
+# ------------------------------------------------------------------ one more; the text as it is where that is not sure
+
+
+def _add_to_pyproject(text: str, requirement: str) -> str:
+    document = tomlkit.parse(text)
+    listed = _at(document, "project", "dependencies")
+    if not isinstance(listed, list):
+        return text
+    listed.append(requirement)
     return tomlkit.dumps(document)
 
 
-def _in_setup(text: str, requirement: str) -> str | None:
-    """A plain list gets one more string, laid out as the last one is."""
+def _add_to_setup(text: str, requirement: str) -> str:
+    """A plain list gets one more string before its last one, on a line of its own if that one has it."""
     listed = _plain_list(text)
     if listed is None or not listed.elts:
-        return None
-    last = listed.elts[-1]
-    lines = text.splitlines(keepends=True)
-    row = (last.end_lineno or 0) - 1
-    column = len(lines[row].encode()[: last.end_col_offset].decode())
-    before, after = lines[row][:column], lines[row][column:]
-    has_comma = after.lstrip().startswith(",")
-    quote = before[-1]
-    new = f"{quote}{requirement}{quote}"
-    if last.lineno == listed.lineno or "]" in after.partition("#")[0]:
-        lines[row] = f"{before}, {new}{after}"
-    else:
-        indent = re.match(r"\s*", before)[0]  # type: ignore[index]  # matches anything
-        comma = "," if has_comma else ""
-        lines[row] = f"{before}{'' if has_comma else ','}{after}"
-        lines.insert(row + 1, f"{indent}{new}{comma}\n")
-    edited = "".join(lines)
-    after_list = _plain_list(edited)
-    expected = [*ast.literal_eval(listed), requirement]
-    return edited if after_list is not None and ast.literal_eval(after_list) == expected else None
+        return text
+    last, lines = listed.elts[-1], text.split("\n")
+    line = lines[last.lineno - 1].encode()
+    before, after = line[: last.col_offset].decode(), line[last.col_offset :].decode()
+    space = " " if before.strip() else f"\n{before}"
+    lines[last.lineno - 1] = f"{before}{after[0]}{requirement}{after[0]},{space}{after}"
+    edited = "\n".join(lines)
+    found, strings = _plain_list(edited), ast.literal_eval(listed)
+    return edited if found and ast.literal_eval(found) == [*strings[:-1], requirement, strings[-1]] else text
 
 
 def _plain_list(text: str) -> ast.List | None:

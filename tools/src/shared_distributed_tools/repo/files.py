@@ -1,12 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""Files read whole, and written so that a crash at any moment leaves the old file or the new one."""
+"""Files read with a bound, and written so that a crash at any moment leaves the old file or the new one."""
 
+import errno
 import os
 import stat
-import tempfile
+from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 
 from ..errors import RefusalError
+
+LARGEST = 4 * 2**20  # bytes; a larger file is data
+_TEMPORARY = ".adapters-{}.tmp"
+
+
+class UnreadableError(RefusalError):
+    """A file that cannot be read, and why."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path}: {why}; put a readable plain file there")
+        self.why = why
 
 
 def repo_root(repo: Path) -> Path:
@@ -20,80 +33,98 @@ def repo_root(repo: Path) -> Path:
 def checked(repo: Path, path: str | Path) -> Path:
     """A file's full path inside a repo, existing or not. RefusalError for anything that may not be written."""
     full = Path(os.path.normpath(repo / path))
-    if not full.is_relative_to(repo) or full == repo or ".git" in full.relative_to(repo).parts:
+    inside = full.relative_to(repo).parts if full.is_relative_to(repo) else ()
+    if not inside or ".git" in map(str.lower, inside):
         msg = f"{path} is outside {repo}; give a path inside the repo"
         raise RefusalError(msg)
-    inside = full.relative_to(repo)
-    for part in (*reversed(full.parents[: len(inside.parts) - 1]), full):
-        if part.is_symlink():
+    for part in (*reversed(full.parents[: len(inside) - 1]), full):
+        mode = _mode(part)
+        if stat.S_ISLNK(mode):
             msg = f"{part} is a symlink: what it points to would not be replaced. Put a plain file or folder there"
             raise RefusalError(msg)
-    if not full.parent.is_dir():
-        msg = f"{full.parent} is not a folder; make it first, or give another --path"
-        raise RefusalError(msg)
-    if full.exists() and not stat.S_ISREG(full.stat().st_mode):
-        what = "a folder" if full.is_dir() else "not a plain file"
-        msg = f"{full} is {what}; move it away, or give another --path"
-        raise RefusalError(msg)
+        if part != full and not stat.S_ISDIR(mode):
+            msg = f"{part} is not a folder; make it first, or give another --path"
+            raise RefusalError(msg)
+        if part == full and mode and not stat.S_ISREG(mode):
+            what = "a folder" if stat.S_ISDIR(mode) else "not a plain file"
+            msg = f"{full} is {what}; move it away, or give another --path"
+            raise RefusalError(msg)
     return full
 
 
-def read(path: Path) -> bytes | None:
-    """A file's bytes, or None where there is no file."""
+def _mode(path: Path) -> int:
+    """What a path is, and who may do what with it; 0 where there is nothing."""
     try:
-        return path.read_bytes()
+        return path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    except OSError as error:
+        raise UnreadableError(path, f"cannot be read: {error.strerror}") from error
+
+
+def read(path: Path) -> bytes | None:
+    """A plain file's bytes, or None where there is no file. UnreadableError for a device, a huge file and the like."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UnreadableError(path, "not a plain file")
+        with path.open("rb", buffering=0) as stream:
+            if os.name != "nt":  # some files of the system are plain, and wait for ever
+                os.set_blocking(stream.fileno(), False)
+            content = b""
+            while len(content) <= LARGEST and (more := stream.read(LARGEST + 1 - len(content))):
+                content += more
     except FileNotFoundError:
         return None
     except OSError as error:
-        msg = f"{path} cannot be read: {error.strerror}; make it readable first"
-        raise RefusalError(msg) from error
+        raise UnreadableError(path, f"cannot be read: {error.strerror}") from error
+    if len(content) > LARGEST:
+        raise UnreadableError(path, f"larger than {LARGEST / 2**20:.0f} MiB")
+    return content
 
 
-def write_atomically(path: Path, content: bytes, expected: bytes | None) -> None:
+def write_atomically(path: Path, content: bytes, expected: bytes | None, scratch: Path | None = None) -> None:
     """Replace a file in one step, keeping its permissions; make it where there is none.
 
     expected: what the file held when the change was shown, None for no file. RefusalError if it holds something
     else by now: somebody saved it in between.
+    scratch: the folder for the temporary file; beside the file if there is none, or it is on another file system.
     """
+    for folder in (scratch or path.parent, path.parent):
+        try:
+            _replace(path, content, expected, folder / _TEMPORARY.format(token_hex(8)))
+            break
+        except OSError as error:
+            if error.errno != errno.EXDEV or folder == path.parent:
+                msg = f"{path} cannot be written to: {error.strerror}; it is as it was"
+                raise RefusalError(msg) from error
+    if os.name != "nt":  # the rename itself has to reach the disk; on Windows folders cannot be opened
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def _replace(path: Path, content: bytes, expected: bytes | None, temporary: Path) -> None:
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    except OSError as error:
-        msg = f"{path.parent} cannot be written to: {error.strerror}; nothing was changed"
-        raise RefusalError(msg) from error
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
+        with temporary.open("xb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.chmod(_mode_for(path))
-        if read(path) != expected:
+        if path.exists():
+            temporary.chmod(path.stat().st_mode & 0o777)
+        if read(path) != expected:  # the last step before the replacement
             msg = f"{path} was changed while this ran, and is left as it is; run this again"
             raise RefusalError(msg)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
 
 
-def _mode_for(path: Path) -> int:
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    mask = os.umask(0)  # the only way to ask for it is to set it
-    os.umask(mask)
-    return 0o666 & ~mask
-
-
-def _sync_folder(folder: Path) -> None:
-    """The rename itself has to reach the disk; where folders cannot be opened (Windows) it does so alone."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def clear_temporary_files(folder: Path) -> None:
+    """Remove what an interrupted run left in a folder."""
+    for file in folder.glob(_TEMPORARY.format("*")):
+        with suppress(OSError):
+            file.unlink()
 
 
 def with_lf(content: bytes) -> bytes:

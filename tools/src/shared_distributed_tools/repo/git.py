@@ -7,14 +7,17 @@ read are used, and what git cannot answer is a GitError, never "not there".
 """
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import new as new_hash
+from itertools import islice
 from pathlib import Path
 
 from ..errors import RefusalError
+from .files import LARGEST
 
 _SETTINGS = (
     "safe.bareRepository=explicit",
@@ -25,6 +28,8 @@ _SETTINGS = (
 _FLAGS = ("--no-pager", "--literal-pathspecs", *(word for one in _SETTINGS for word in ("-c", one)))
 _USERS_OWN = frozenset({"GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"})
 _SET = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+_SECONDS = 300  # for one answer
+_VERSIONS = 1000  # of a file, that are looked at
 # a file or folder in the git directory -> what is under way while it is there
 _UNDER_WAY = {
     "MERGE_HEAD": "merge",
@@ -33,6 +38,7 @@ _UNDER_WAY = {
     "CHERRY_PICK_HEAD": "cherry-pick",
     "REVERT_HEAD": "revert",
 }
+_CONVERSIONS = ("filter", "ident", "working-tree-encoding")  # attributes by which git changes a file's bytes
 
 
 class GitError(RefusalError):
@@ -54,11 +60,7 @@ class Checkout:
         if root is None:
             return None
         # by discovery: this way git itself checks who owns the repository
-        answer = _run(root, "rev-parse", "--absolute-git-dir", "--show-toplevel")
-        if answer.returncode:
-            msg = f"git refuses {root}: {_reason(answer)}"
-            raise GitError(msg)
-        git_dir, top = (Path(os.fsdecode(line)) for line in answer.stdout.splitlines())
+        git_dir, top = (_path_from(root, question) for question in ("--absolute-git-dir", "--show-toplevel"))
         if top != root:
             msg = f"{root / '.git'} is not a git repository; git finds {top} instead"
             raise GitError(msg)
@@ -83,13 +85,29 @@ class Checkout:
     def committed(self, path: Path) -> bytes | None:
         """A file's content in HEAD; None if HEAD has no such file."""
         found = self._in_head([path])
-        return self._blob(next(iter(found.values()))) if found else None
+        return self.blob(next(iter(found.values()))) if found else None
 
     def is_staged(self, path: Path) -> bool:
         """Whether the index has another version of a file than HEAD."""
-        listed = self._ask("ls-files", "-z", "--stage", "--", self._relative(path)).split(b"\0")
-        staged = {entry.split()[1].decode() for entry in listed if entry}
-        return staged != set(self._in_head([path]).values())
+        return {entry.split()[2].decode() for entry, _ in self._index(path)} != set(self._in_head([path]).values())
+
+    def belongs_to(self, path: Path) -> Path | None:
+        """The submodule, or other repository inside this one, that a file is in; None if it is in this one."""
+        folders = [one for one in path.parents if one != self.root and one.is_relative_to(self.root)]
+        submodules = {self.root / name for entry, name in self._index(*folders) if entry.split()[1] == b"160000"}
+        return next((one for one in folders if one in submodules or os.path.lexists(one / ".git")), None)
+
+    def conversion(self, path: Path) -> str:
+        """The attribute by which git stores other bytes than the file has, and its value; empty if there is none."""
+        answer = self._ask("check-attr", "-z", *_CONVERSIONS, "--", self._relative(path)).decode(errors="replace")
+        words = answer.split("\0")  # path, attribute, value, and so on
+        pairs = zip(words[1::3], words[2::3], strict=True)
+        return next((f"{name}={value}" for name, value in pairs if value not in ("unspecified", "unset")), "")
+
+    def absent(self, folder: Path) -> dict[str, str]:
+        """The files below a folder that a sparse checkout leaves out, by their path there, with their ids."""
+        listed = ((entry.split(), self.root / name) for entry, name in self._index(folder))
+        return {path.relative_to(folder).as_posix(): entry[2].decode() for entry, path in listed if entry[0] == b"S"}
 
     def differs(self, files: Iterable[Path]) -> bool:
         """Whether any of these files is not as HEAD has it, whatever its newlines."""
@@ -105,24 +123,29 @@ class Checkout:
         """Every version of a file, on any branch, that brought or took away a text; the newest first."""
         log = ("log", "--all", "--raw", "--no-abbrev", "--no-renames", "--no-textconv", "--no-ext-diff")
         lines = self._ask(*log, "--no-show-signature", "--format=", "-S", text).splitlines()
-        ids = (
-            name.decode() for line in lines for name in line.split()[3:1:-1]
-        )  # the version after, and the one before
-        for name in dict.fromkeys(ids):
-            if name.strip("0"):
-                yield self._blob(name)
+        # the version after, and the one before
+        ids = dict.fromkeys(name.decode() for line in lines for name in line.split()[3:1:-1] if name.strip(b"0"))
+        return map(self.blob, islice(ids, _VERSIONS))
+
+    def blob(self, name: str) -> bytes:
+        """A version of a file, by its id."""
+        if int(self._ask("cat-file", "-s", name)) > LARGEST:
+            msg = f"git could not read {self.root}: {name} is larger than {LARGEST / 2**20:.0f} MiB"
+            raise GitError(msg)
+        return self._ask("cat-file", "blob", name)
 
     def _in_head(self, paths: Iterable[Path]) -> dict[str, str]:
-        """The ids of files in HEAD, by their path in the tree."""
+        """The ids of plain files in HEAD, by their path in the tree."""
         names = [self._relative(path) for path in paths]
         if not names or self.head is None:
             return {}
-        entries = self._ask("ls-tree", "-z", "-r", "--full-tree", "HEAD", "--", *names).split(b"\0")
-        split = (entry.partition(b"\t") for entry in entries if entry)
-        return {os.fsdecode(name): facts.split()[2].decode() for facts, _, name in split}
+        found = _entries(self._ask("ls-tree", "-z", "-r", "--full-tree", "HEAD", "--", *names))
+        return {name: entry.split()[2].decode() for entry, name in found if entry.startswith(b"100")}
 
-    def _blob(self, name: str) -> bytes:
-        return self._ask("cat-file", "blob", name)
+    def _index(self, *paths: Path) -> list[tuple[bytes, str]]:
+        """What the index has at and below some paths: flag, mode, id and stage, and the path in the tree."""
+        names = [self._relative(path) for path in paths]
+        return _entries(self._ask("ls-files", "-z", "-t", "--stage", "--", *names)) if names else []
 
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
@@ -159,6 +182,11 @@ def merge(theirs: bytes, base: bytes, ours: bytes) -> tuple[bytes, bool]:
     return merged.stdout, merged.returncode > 0
 
 
+def _entries(answer: bytes) -> list[tuple[bytes, str]]:
+    split = (entry.partition(b"\t") for entry in answer.split(b"\0") if entry)
+    return [(facts, os.fsdecode(name)) for facts, _, name in split]
+
+
 def _ids(content: bytes) -> set[str]:
     """The names that git may have for a file: with its newlines, and with LF."""
     texts = {content, content.replace(b"\r\n", b"\n")}
@@ -166,13 +194,27 @@ def _ids(content: bytes) -> set[str]:
     return {new_hash(kind, blob).hexdigest() for blob in blobs for kind in ("sha1", "sha256")}
 
 
+def _path_from(root: Path, question: str) -> Path:
+    answer = _run(root, "rev-parse", question)
+    if answer.returncode:
+        msg = f"git refuses {root}: {_reason(answer)}"
+        raise GitError(msg)
+    return Path(os.fsdecode(answer.stdout.removesuffix(b"\n")))
+
+
 def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _USERS_OWN}
-    environment = {**own, **_SET, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
-    command = ["git", *_FLAGS, *arguments]
+    places = os.pathsep.join(place for place in os.get_exec_path() if Path(place).is_absolute())  # never the repository
+    environment = {**own, **_SET, "PATH": places, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
+    command = [shutil.which("git", path=places) or "", *_FLAGS, *arguments]
     try:
-        return subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True)
-    except FileNotFoundError as error:
+        return subprocess.run(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        msg = f"git did not answer within {_SECONDS} seconds, in {folder}"
+        raise GitError(msg) from error
+    except OSError as error:
         raise GitError("this needs git, which is not installed; install it and run this again") from error
 
 

@@ -11,9 +11,9 @@ Only the files used last are kept in memory. Nothing that is read is ever import
 """
 
 import ast
+import codecs
 import io
 import os
-import stat
 import tokenize
 import warnings
 from collections import OrderedDict
@@ -22,13 +22,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-LARGEST = 4 * 2**20  # bytes; a larger file is data
+from .files import UnreadableError, read
+from .git import Checkout
+
 KEPT = 2**20  # bytes of text whose syntax trees are kept; a tree takes about fifty times its text
 _SUFFIXES = (".py", ".pyw")
 _NEVER = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "node_modules"}
 )
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_SLOW = frozenset({"punycode", "idna"})  # codings that take minutes for a large file, and that no source has
 
 
 @dataclass(frozen=True, order=True)
@@ -80,13 +83,18 @@ class Tree:
 
     Left out are caches, what version control keeps, and installed packages, unless the folder is one of these itself.
     Links are not followed: the files that they lead to are looked at where they are, or lie outside.
+
+    checkout: where to read the files that a sparse checkout leaves out.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, checkout: Checkout | None = None) -> None:
         self.root = root if root.is_dir() else root.parent
         self._unread: dict[str, Unread] = {}
         self._kept: OrderedDict[str, tuple[bytes, Source | None]] = OrderedDict()
-        self.files: list[str] = sorted(self._walk()) if root.is_dir() else [root.name]
+        self._checkout = checkout
+        absent = checkout.absent(root) if checkout else {}
+        self._absent = {path: name for path, name in absent.items() if path.endswith(_SUFFIXES)}
+        self.files: list[str] = sorted({*self._walk(), *self._absent}) if root.is_dir() else [root.name]
 
     @property
     def unread(self) -> list[Unread]:
@@ -150,24 +158,26 @@ class Tree:
 
     def _read(self, path: str) -> bytes | None:
         try:
-            status = (self.root / path).stat()
-            if not stat.S_ISREG(status.st_mode):
-                self.give_up(path, "not a plain file")
-            elif status.st_size > LARGEST:
-                self.give_up(path, f"larger than {LARGEST / 2**20:.0f} MiB")
-            else:
-                return (self.root / path).read_bytes()
-        except OSError as error:
-            self.give_up(path, f"cannot be read: {error.strerror}")
+            content = read(self.root / path)
+            if content is None and self._checkout and path in self._absent:
+                return self._checkout.blob(self._absent[path])
+            if content is None:
+                self.give_up(path, "cannot be read: it was removed meanwhile")
+            return content
+        except UnreadableError as error:
+            self.give_up(path, error.why)
         return None
 
     def _parse(self, path: str, content: bytes) -> Source | None:
         try:
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+            if codecs.lookup(encoding).name in _SLOW:
+                self.give_up(path, f"does not parse: {encoding} is not a coding for sources")
+                return None
+            text = content.decode(encoding)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about escapes and `is` with literals: not ours to say
-                tree = ast.parse(content)
-            encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
-            return Source(path, content.decode(encoding), tree)
+                return Source(path, text, ast.parse(text))
         except SyntaxError as error:
             where = f" (line {error.lineno})" if error.lineno else ""
             self.give_up(path, f"does not parse: {error.msg}{where}")

@@ -12,6 +12,7 @@ Nothing is imported or run. Not followed are `getattr`, strings, and objects tha
 """
 
 import ast
+import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
@@ -101,7 +102,7 @@ def module_path(path: str) -> str:
 
 
 def _has_any(content: bytes | None, words: Collection[str]) -> bool:
-    return content is not None and (b"import *" in content or any(word.encode() in content for word in words))
+    return content is not None and (b"import *" in content or any(os.fsencode(word) in content for word in words))
 
 
 def position(node: ast.AST) -> tuple[int, ...]:

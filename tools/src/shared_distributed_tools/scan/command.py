@@ -2,14 +2,14 @@
 """`adapters scan`."""
 
 import json
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from ..terminal import progress
+from ..terminal import echo, progress
 from .survey import Finding, Survey, scan
 
 _COLOURS = {"relative": "magenta", "vendored": "green"}
@@ -27,31 +27,34 @@ def command(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
     """
     with progress(MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn()) as report:
         survey = scan(paths, progress=lambda done, total: report(done, total, "scanning"))
-    exit_code = _exit_code(survey)
+    exit_code = 2 if any(unread.may_hide_a_copy for unread in survey.unread) else int(bool(survey.copies))
     if as_json:
-        click.echo(json.dumps(_as_json(survey, exit_code), indent=2))
+        unread = [{"path": one.path, "why": one.why} for one in survey.unread]
+        found = {"findings": [_as_json(finding) for finding in survey.findings], "unread": unread}
+        click.echo(json.dumps({**found, "files": survey.files, "exit_code": exit_code}, indent=2))
     else:
         _show(survey)
     ctx.exit(exit_code)
 
 
-def _exit_code(survey: Survey) -> int:
-    if any(unread.may_hide_a_copy for unread in survey.unread):
-        return 2
-    return 1 if survey.copies else 0
+def _as_json(finding: Finding) -> dict[str, Any]:
+    facts = {field.name: getattr(finding, field.name) for field in fields(finding)}
+    for key in ("differences", "definitions", "undefined", "sites"):
+        facts[key] = [one._asdict() for one in facts[key]]
+    return facts
 
 
 def _show(survey: Survey) -> None:
     for finding in survey.findings:
         place = Path(finding.root, finding.path).as_posix()
-        click.secho(f"{place}: {_headline(finding)}", fg=_COLOURS.get(finding.kind, "yellow"))
+        echo(f"{place}: {_headline(finding)}", fg=_COLOURS.get(finding.kind, "yellow"))
         for line in _details(finding):
-            click.echo(f"    {line}")
+            echo(f"    {line}")
     for unread in survey.unread:
-        click.echo(f"not read: {unread.path}: {unread.why}")
+        echo(f"not read: {unread.path}: {unread.why}")
     copies = len(survey.copies)
     found = f"{copies} cop{'y' if copies == 1 else 'ies'} found" if copies else "no copy found"
-    click.echo(f"{found} in {'1 file' if survey.files == 1 else f'{survey.files:,} files'}")
+    echo(f"{found} in {'1 file' if survey.files == 1 else f'{survey.files:,} files'}")
 
 
 def _headline(finding: Finding) -> str:
@@ -75,12 +78,3 @@ def _details(finding: Finding) -> list[str]:
         lines.append("undefined: " + ", ".join(f"{one.name} (line {one.line})" for one in finding.undefined))
     lines += finding.notes
     return [*lines, *(f"{site.kind} {site.path}:{site.line}: {site.text}" for site in finding.sites)]
-
-
-def _as_json(survey: Survey, exit_code: int) -> dict[str, Any]:
-    findings = [asdict(finding) for finding in survey.findings]
-    for facts, finding in zip(findings, survey.findings, strict=True):
-        for key in ("differences", "definitions", "undefined", "sites"):
-            facts[key] = [one._asdict() for one in getattr(finding, key)]
-    unread = [{"path": one.path, "why": one.why} for one in survey.unread]
-    return {"findings": findings, "unread": unread, "files": survey.files, "exit_code": exit_code}

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import ToolError
 
@@ -30,18 +31,16 @@ _Block = ast.stmt | ast.ExceptHandler | ast.match_case
 Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign
 
 
-@dataclass(frozen=True)
-class Known:
-    """A definition of a known file."""
+class Known(NamedTuple):
+    """What a definition is recognised by, as known.json has it."""
 
     hash: str
     signature: str  # a function's parameters; nothing for others
     tells: bool  # it gathers, and is long enough to be no coincidence: the family is recognised by these
-    statements: tuple[str, ...]  # a hash each
+    statements: str  # a hash each, with spaces between them
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """A known file: its definitions by name, and the adapter that covers it, if one does."""
 
     name: str
@@ -59,15 +58,10 @@ class Definition:
     lines: tuple[int, ...]  # of its statements
 
     @property
-    def first_line(self) -> int:
-        """The line that it begins at, decorators included."""
-        decorators = [] if isinstance(self.node, ast.Assign) else self.node.decorator_list
-        return min([self.node.lineno, *(one.lineno for one in decorators)])
-
-    @property
-    def last_line(self) -> int:
-        """The line that it ends at."""
-        return self.node.end_lineno or self.node.lineno
+    def span(self) -> tuple[int, int]:
+        """The first line, decorators included, and the last."""
+        first = min(one.lineno for one in [self.node, *getattr(self.node, "decorator_list", [])])
+        return first, self.node.end_lineno or first
 
 
 def definitions(tree: ast.Module, *, that_gather: bool = False) -> list[Definition]:
@@ -78,23 +72,25 @@ def definitions(tree: ast.Module, *, that_gather: bool = False) -> list[Definiti
 
 def _named(statements: Iterable[ast.AST]) -> Iterator[tuple[str, Node]]:
     for node in statements:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name, node
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            yield node.targets[0].id, node
-        elif isinstance(node, _Block):
-            yield from _named(ast.iter_child_nodes(node))
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name, node
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                yield name, node
+            case ast.stmt() | ast.ExceptHandler() | ast.match_case():
+                yield from _named(ast.iter_child_nodes(node))
 
 
 def _definition(name: str, node: Node, names: dict[str, str]) -> Definition:
-    heads = list(_heads(node, names))
-    statements = tuple(_hash(head)[:8] for _, head in heads)
-    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    is_autograd = isinstance(node, ast.ClassDef) and is_autograd_function(node, names)
-    tells = gathers(node) and ((is_autograd and len(heads) >= 8) or (is_function and len(heads) >= 10))
-    signature = _signature(node.args) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ""
-    known = Known(_hash("\n".join(head for _, head in heads)), signature, tells, statements)
-    return Definition(name, node, known, tuple(line for line, _ in heads))
+    lines, heads = zip(*_heads(node, names), strict=True)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        signature, is_long = _signature(node.args), len(heads) >= 10
+    else:
+        signature, is_long = "", is_autograd_function(node, names) and len(heads) >= 8
+    statements = " ".join(_hash(head)[:8] for head in heads)
+    return Definition(
+        name, node, Known(_hash("\n".join(heads)), signature, is_long and gathers(node), statements), lines
+    )
 
 
 def gathers(node: ast.AST) -> bool:
@@ -114,9 +110,9 @@ def imported_names(tree: ast.Module) -> dict[str, str]:
     return {name: full for name, full in names.items() if full.partition(".")[0] in _PACKAGES}
 
 
-def is_autograd_function(node: ast.ClassDef, names: dict[str, str]) -> bool:
-    """Whether a class derives from torch's autograd Function, by whatever name."""
-    return any(_text(base, names).rpartition(".")[2] == "Function" for base in node.bases)
+def is_autograd_function(node: ast.AST, names: dict[str, str]) -> bool:
+    """Whether it is a class that derives from torch's autograd Function, by whatever name."""
+    return any(_text(base, names).rpartition(".")[2] == "Function" for base in getattr(node, "bases", []))
 
 
 # ------------------------------------------------------------------ syntax as text
@@ -199,45 +195,30 @@ def _hash(text: str) -> str:
 
 def record(name: str, adapter: str | None, text: str) -> Variant:
     """What a file is recognised by. ToolError where nothing in it could be, SyntaxError where it does not parse."""
-    found = {one.name: one.known for one in definitions(ast.parse(text)) if _counts(one)}
+    every = definitions(ast.parse(text))
+    found = {one.name: one.known for one in every if not isinstance(one.node, ast.Assign) or gathers(one.node)}
     if not any(one.tells for one in found.values()):
         msg = f"{name}: no autograd Function in it gathers, and no function of some length; scan would never find it"
         raise ToolError(msg)
     return Variant(name, adapter, found)
 
 
-def _counts(definition: Definition) -> bool:
-    return not isinstance(definition.node, ast.Assign) or gathers(definition.node)
-
-
 @cache
 def known_variants() -> tuple[Variant, ...]:
     """The files that this release knows."""
-    return _decoded(KNOWN.read_text(encoding="utf-8"))
+    return decoded(KNOWN.read_text(encoding="utf-8"))
+
+
+def decoded(text: str) -> tuple[Variant, ...]:
+    """What known.json says."""
+    return tuple(
+        Variant(name, stored["adapter"], {called: Known(*facts) for called, facts in stored["definitions"].items()})
+        for name, stored in json.loads(text).items()
+    )
 
 
 def with_original(name: str, adapter: str, text: str) -> str:
     """The text of known.json with one more original in it, or with a newer form of one that is in it already."""
     variants = {one.name: one for one in known_variants()} | {name: record(name, adapter, text)}
-    return _encoded([variants[one] for one in sorted(variants)])
-
-
-def _decoded(text: str) -> tuple[Variant, ...]:
-    variants = []
-    for name, stored in json.loads(text).items():
-        facts = {}
-        for called, (whole, signature, tells, statements) in stored["definitions"].items():
-            facts[called] = Known(whole, signature, tells, tuple(statements.split()))
-        variants.append(Variant(name, stored["adapter"], facts))
-    return tuple(variants)
-
-
-def _encoded(variants: Iterable[Variant]) -> str:
-    stored = {}
-    for variant in variants:
-        facts = {
-            called: [known.hash, known.signature, known.tells, " ".join(known.statements)]
-            for called, known in variant.definitions.items()
-        }
-        stored[variant.name] = {"adapter": variant.adapter, "definitions": facts}
-    return json.dumps(stored, indent=1) + "\n"
+    stored = {one.name: {"adapter": one.adapter, "definitions": one.definitions} for one in variants.values()}
+    return json.dumps(dict(sorted(stored.items())), indent=1) + "\n"

@@ -23,10 +23,9 @@ _MAKES_NAMES = frozenset({"exec", "globals", "vars"})  # no text shows the names
 
 
 class Part(NamedTuple):
-    """A definition of a copy: its lines, and the original's name for it."""
+    """A definition of a copy, and its lines."""
 
     name: str
-    known: str
     line: int
     end: int
 
@@ -63,10 +62,6 @@ class Finding:
         """What other files may import from it."""
         return [part.name for part in self.definitions]
 
-    def holds(self, line: int) -> bool:
-        """Whether a line of the file is in one of the copy's definitions."""
-        return any(part.line <= line <= part.end for part in self.definitions)
-
 
 @dataclass
 class Survey:
@@ -98,14 +93,14 @@ def scan(
     for tree in trees:
         found = []
         for path in tree.files:
-            progress(survey.files, total)
             real = (tree.root / path).resolve()
-            finding = None if real in looked_at else find_copy(tree, path, variants)
-            survey.files += real not in looked_at
+            if real not in looked_at:
+                progress(len(looked_at), total)
+                found.append(find_copy(tree, path, variants))
             looked_at.add(real)
-            found += [finding] if finding else []
-        survey.findings += [_with_sites(tree, finding) for finding in found]
+        survey.findings += [_with_sites(tree, finding) for finding in found if finding]
         survey.unread += [replace(one, path=(tree.root / one.path).as_posix()) for one in tree.unread]
+    survey.files = len(looked_at)
     survey.findings.sort(key=lambda finding: (finding.root, finding.path))
     survey.unread = sorted(set(survey.unread))
     return survey
@@ -117,13 +112,32 @@ def find_copy(tree: Tree, path: str, variants: Sequence[Variant] | None = None) 
     if content is None or not _may_be_a_copy(content):
         return None
     if looks_generated(content):
-        return _vendored(tree, path, content)
+        header, _ = split(with_lf(content))
+        adapter = header.adapter if header else None
+        return Finding(path, str(tree.root), "vendored", adapter=adapter, notes=("see `adapters check`",))
     source = tree.source(path)
+    if source is None:
+        return None
+    variants = known_variants() if variants is None else variants
     try:
-        return None if source is None else _copy_in(tree, source, known_variants() if variants is None else variants)
+        is_worth_comparing = resembles(definitions(source.tree, that_gather=True), variants)  # most files stop here
+        found = definitions(source.tree) if is_worth_comparing else []
+        comparison = nearest(found, variants)
+        has_gradient = "backward" in source.text and not (comparison and comparison.is_near())
+        relative = find_relative(source.tree) if has_gradient else None
     except RecursionError:
         tree.give_up(path, "nested too deeply")
         return None
+    finding = Finding(path, str(tree.root), "relative")
+    if relative is not None:
+        part = Part(relative.name, relative.lineno, relative.end_lineno or relative.lineno)
+        finding = replace(finding, definitions=(part,))
+        if comparison:
+            alike = _percent(comparison, is_exact=False)
+            note = f"nearest original: {comparison.variant.name}, {alike} % similar"
+            finding = replace(finding, similarity=alike, notes=(note,))
+        return _with_undefined(finding, source)
+    return _with_undefined(_compared(finding, source, comparison, found), source) if comparison else None
 
 
 def _may_be_a_copy(content: bytes) -> bool:
@@ -133,48 +147,22 @@ def _may_be_a_copy(content: bytes) -> bool:
     return has_cookie or _WORD in (text if text.isascii() else unicodedata.normalize("NFKC", text))
 
 
-def _vendored(tree: Tree, path: str, content: bytes) -> Finding:
-    header, _ = split(with_lf(content))
-    adapter = header.adapter if header else None
-    return Finding(path, str(tree.root), "vendored", adapter=adapter, notes=("see `adapters check`",))
-
-
-def _copy_in(tree: Tree, source: Source, variants: Sequence[Variant]) -> Finding | None:
-    is_worth_comparing = resembles(definitions(source.tree, that_gather=True), variants)  # most files stop here
-    found = definitions(source.tree) if is_worth_comparing else []
-    comparison = nearest(found, variants)
-    has_gradient = "backward" in source.text and not (comparison and comparison.is_near())
-    relative = find_relative(source.tree) if has_gradient else None
-    if relative is not None:
-        part = Part(relative.name, "", relative.lineno, relative.end_lineno or relative.lineno)
-        finding = Finding(source.path, str(tree.root), "relative", definitions=(part,))
-        if comparison:
-            alike = _percent(comparison, is_exact=False)
-            note = f"nearest original: {comparison.variant.name}, {alike} % similar"
-            finding = replace(finding, similarity=alike, notes=(note,))
-        return _with_undefined(finding, source)
-    return _copy(tree, source, comparison, found) if comparison else None
-
-
-def _copy(tree: Tree, source: Source, comparison: Comparison, found: list[Definition]) -> Finding:
-    mine = [pair.mine for pair in comparison.pairs]
+def _compared(finding: Finding, source: Source, comparison: Comparison, found: list[Definition]) -> Finding:
+    mine = list(comparison.pairs.values())
     is_inlined = _size(source.tree) > 2 * sum(_size(one.node) for one in mine)
-    extra = [one for one in found if one not in mine and not is_inlined and not isinstance(one.node, ast.Assign)]
-    differences = (
-        *comparison.differences,
-        *(Difference(one.name, "extra", "", one.node.lineno) for one in extra),
+    differences = comparison.differences
+    if not is_inlined:
+        extra = [one for one in found if one not in mine and not isinstance(one.node, ast.Assign)]
+        differences += [Difference(one.name, "extra", "", one.node.lineno) for one in extra]
+    return replace(
+        finding,
+        kind="inlined" if is_inlined else "edited" if differences else "exact",
+        variant=comparison.variant.name,
+        adapter=comparison.variant.adapter,
+        similarity=_percent(comparison, is_exact=not differences),
+        differences=tuple(differences),
+        definitions=tuple(Part(one.name, *one.span) for one in mine),
     )
-    finding = Finding(
-        source.path,
-        str(tree.root),
-        "inlined" if is_inlined else "edited" if differences else "exact",
-        comparison.variant.name,
-        comparison.variant.adapter,
-        _percent(comparison, is_exact=not differences),
-        differences,
-        tuple(Part(pair.mine.name, pair.name, pair.mine.first_line, pair.mine.last_line) for pair in comparison.pairs),
-    )
-    return _with_undefined(finding, source)
 
 
 def _size(node: ast.AST) -> int:
@@ -191,15 +179,17 @@ def _with_undefined(finding: Finding, source: Source) -> Finding:
     """The names that nothing defines: of the whole file if that is the copy, else of the copy's definitions."""
     nodes = list(ast.walk(source.tree))
     has_star = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes)
-    if has_star or any(isinstance(node, ast.Name) and node.id in _MAKES_NAMES for node in nodes):
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    if has_star or not _MAKES_NAMES.isdisjoint(node.id for node in names):
         reason = "a star import" if has_star else "code that makes names as it runs"
         return replace(finding, notes=(*finding.notes, f"undefined names: cannot tell, the file has {reason}"))
     is_whole_file = finding.kind in ("exact", "edited")
     missing = undefined_names(source.text)
     first: dict[str, int] = {}
-    for node in nodes:
-        if isinstance(node, ast.Name) and node.id in missing and (is_whole_file or finding.holds(node.lineno)):
-            first[node.id] = min(node.lineno, first.get(node.id, node.lineno))
+    for node in sorted(names, key=lambda node: node.lineno):
+        is_inside = is_whole_file or any(part.line <= node.lineno <= part.end for part in finding.definitions)
+        if node.id in missing and is_inside:
+            first.setdefault(node.id, node.lineno)
     return replace(finding, undefined=tuple(sorted(Undefined(line, name) for name, line in first.items())))
 
 

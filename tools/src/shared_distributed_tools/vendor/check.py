@@ -14,7 +14,7 @@ from ..repo.dependencies import is_listed
 from ..repo.files import repo_root
 from ..repo.tree import Tree
 from ..terminal import print_table
-from .state import State, Vendored, find
+from .state import State, Vendored, find, is_kept
 
 
 @click.command("check")
@@ -25,7 +25,8 @@ from .state import State, Vendored, find
 def command(ctx: click.Context, repos: tuple[Path, ...], accept_edits: bool, as_json: bool) -> None:
     """Say of each vendored file in REPO (default: here) whether it is current. Reads only, and needs no git.
 
-    Exit code 0 if every file is current or a shim, or the project is on the core; 1 if not; 2 if nothing is there.
+    Exit code 0 if every file is current or a shim, or the project is on the core; 1 if not; 2 if nothing is there,
+    or a file that could be one of ours cannot be read.
     """
     seen = [file for repo in repos or (Path(),) for file in _checked(repo_root(repo))]
     good = {State.CURRENT, State.SHIM} | ({State.EDITED} if accept_edits else set())
@@ -43,7 +44,12 @@ def command(ctx: click.Context, repos: tuple[Path, ...], accept_edits: bool, as_
 
 
 def _checked(repo: Path) -> list[Vendored]:
-    found = find(repo, Tree(repo))
+    tree = Tree(repo)
+    found = find(repo, tree)
+    unread = [f"  {one.path}: {one.why}" for one in tree.unread if one.may_hide_a_copy and is_kept(one.path)]
+    if unread:
+        msg = "\n".join([f"{repo}: not everything can be read:", *unread])
+        raise RefusalError(msg)
     if not found and is_listed(repo, CORE_DISTRIBUTION):
         return [Vendored(repo, "(no file)", State.CURRENT, note=f"the project uses {CORE_DISTRIBUTION} itself")]
     if not found:

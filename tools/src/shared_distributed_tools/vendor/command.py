@@ -9,7 +9,9 @@ from ..catalog import ADAPTERS, adapter_named
 from ..errors import RefusalError
 from ..repo.changes import carry_out
 from ..repo.files import repo_root
+from ..repo.git import Checkout
 from ..repo.tree import Tree
+from ..terminal import echo
 from .content import afresh, refuse_missing_names
 from .state import State, inspect, locate
 
@@ -26,11 +28,11 @@ def command(name: str, repo: Path, path: str | None, accept_edits: bool, write: 
     seen = inspect(root, locate(root, adapter, path))
     is_this = seen.header is not None and seen.header.adapter == name
     if is_this and seen.state is State.CURRENT:
-        click.echo(f"{seen.path}: already current", err=True)
+        echo(f"{seen.path}: already current", err=True)
         return
     if is_this and not accept_edits and seen.state is not State.CONFLICT:
         msg = f"{seen.path} is vendored already: {seen.meaning}. Use `adapters update {repo}`, or --accept-edits"
         raise RefusalError(msg)
-    refuse_missing_names(Tree(root), seen.path, adapter)
+    refuse_missing_names(Tree(root, Checkout.around(root)), seen.path, adapter)
     changes = [afresh(seen, adapter, accept_edits=accept_edits)]
     carry_out(root, changes, f"{seen.path} vendored from shared-distributed", write=write)

@@ -24,8 +24,7 @@ class Update:
     """A vendored file brought up to this release."""
 
     change: Change
-    is_conflict: bool = False
-    broken: str = ""  # what a merge that is clean as text got wrong as Python
+    to_do: str = ""  # what a merge leaves to a person
 
 
 def afresh(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> Change:
@@ -98,18 +97,18 @@ def updated(seen: Vendored) -> Update:
         return Update(Change(seen.path, seen.raw, like(header.encode() + body, seen.raw)))
     merged, is_conflict = merge(seen.body, _base(seen, body), body)
     text = header.encode() + merged
-    broken = "" if is_conflict else _broken(text)
-    return Update(Change(seen.path, seen.raw, like(text, seen.raw)), is_conflict, broken)
+    to_do = "conflict; resolve the markers before you commit" if is_conflict else _broken(text)
+    return Update(Change(seen.path, seen.raw, like(text, seen.raw)), to_do)
 
 
 def _broken(text: bytes) -> str:
+    """What a merge that is clean as text got wrong as Python."""
     try:
-        missing = undefined_names(text.decode())
-    except SyntaxError as error:
-        return f"line {error.lineno} no longer parses"
-    except UnicodeDecodeError:
-        return "it is not UTF-8"
-    return f"nothing defines {', '.join(sorted(missing))}" if missing else ""
+        names = undefined_names(text.decode())
+        why = f"nothing defines {', '.join(sorted(names))}" if names else ""
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        why = f"it no longer parses ({error})"
+    return f"merged without a conflict, but {why}; correct it before you commit" if why else ""
 
 
 # ------------------------------------------------------------------ the body before its edits

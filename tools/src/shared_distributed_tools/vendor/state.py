@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from ..catalog import ADAPTERS, Adapter
 from ..errors import RefusalError
@@ -49,24 +49,19 @@ _SPOILED = "its header was changed and cannot be read; restore it, or `adapters 
 
 @dataclass(frozen=True)
 class Vendored:
-    """One file of a repo, as it is. `text` and `body` have LF, whatever the file has."""
+    """One file of a repo, as it is."""
 
     repo: Path
     path: str  # in the repo, with forward slashes
     state: State
+    note: str = ""
     raw: bytes | None = None  # None: there is no such file
     header: Header | None = None  # None: no header of ours, or one that cannot be read
-    note: str = ""
-
-    @property
-    def text(self) -> bytes:
-        """The whole file."""
-        return with_lf(self.raw or b"")
 
     @property
     def body(self) -> bytes:
-        """What stands below the header."""
-        return split(self.text)[1]
+        """What stands below the header, with LF, whatever the file has."""
+        return split(with_lf(self.raw or b""))[1]
 
     @property
     def meaning(self) -> str:
@@ -76,10 +71,14 @@ class Vendored:
 
 def find(repo: Path, tree: Tree) -> list[Vendored]:
     """Every vendored file and shim of a repo; where there is none, the files that an adapter would replace."""
-    ours = [path for path in tree.files if is_kept(path) and _is_ours(repo / path)]
+    ours = [path for path in tree.files if is_kept(path) and _is_ours(tree.content(path) or b"")]
     if not ours:
         ours = [path for adapter in ADAPTERS.values() for path in places(repo, adapter)]
     return [inspect(repo, repo / path) for path in sorted(set(ours)) if os.path.lexists(repo / path)]
+
+
+def _is_ours(content: bytes) -> bool:
+    return looks_generated(content) or shim_of(content) is not None
 
 
 def is_kept(path: str) -> bool:
@@ -88,62 +87,42 @@ def is_kept(path: str) -> bool:
     return folders[:1] not in (["build"], ["dist"]) and not any(folder.startswith(".") for folder in folders)
 
 
-def _is_ours(file: Path) -> bool:
-    try:
-        with file.open("rb") as stream:
-            head = stream.read(4096)  # a header, or a whole shim
-    except OSError as error:
-        msg = f"{file} cannot be read: {error.strerror}; make it readable first"
-        raise RefusalError(msg) from error
-    return looks_generated(head) or shim_of(head) is not None
-
-
 def inspect(repo: Path, file: Path) -> Vendored:
     """One file, judged by itself."""
-    path = checked(repo, file).relative_to(repo).as_posix()
+    file = checked(repo, file)
     raw = read(file)
+    header, body = split(with_lf(raw or b""))
+    return Vendored(repo, file.relative_to(repo).as_posix(), *_judged(raw, header, body), raw, header)
+
+
+def _judged(raw: bytes | None, header: Header | None, body: bytes) -> tuple[State, str]:
+    """The state, and what there is to say beyond it."""
     if raw is None:
-        return Vendored(repo, path, State.ORIGINAL, note="no file here")
-    adapter = shim_of(raw)
-    if adapter is not None:
-        return Vendored(repo, path, State.SHIM, raw, note=f"the code comes from {adapter.distribution}")
-    if not looks_generated(raw):
-        return Vendored(repo, path, State.ORIGINAL, raw)
-    header, body = split(with_lf(raw))
+        return State.ORIGINAL, "no file here"
     if header is None:
-        return Vendored(repo, path, State.EDITED, raw, note=_SPOILED)
-    return Vendored(repo, path, *_judged(header, body, raw))
-
-
-def _judged(header: Header, body: bytes, raw: bytes) -> tuple[State, bytes, Header, str]:
+        adapter = shim_of(raw)
+        if adapter is not None:
+            return State.SHIM, f"the code comes from {adapter.distribution}"
+        return (State.EDITED, _SPOILED) if looks_generated(raw) else (State.ORIGINAL, "")
     if header.adapter not in ADAPTERS:
-        return State.NEWER, raw, header, f"this release has no adapter {header.adapter}; upgrade the tools"
+        return State.NEWER, f"this release has no adapter {header.adapter}; upgrade the tools"
     ours = rendered_parts(header.adapter)[0]
     is_edited = hash_of(body) != header.body
     is_stale = header.body != ours.body  # by content: a version that renders the same is no reason to touch a file
-    if is_edited and has_markers(body):
-        return State.CONFLICT, raw, header, ""
+    if is_edited and any(line.startswith((b"<<<<<<< ", b">>>>>>> ")) for line in body.split(b"\n")):
+        return State.CONFLICT, ""
     if is_stale and _is_newer(header.version, ours.version):
         edited = "; it has edits too" if is_edited else ""
-        return State.NEWER, raw, header, f"rendered by the later {header.version}; upgrade the tools{edited}"
-    state = {
-        (False, False): State.CURRENT,
-        (True, False): State.STALE,
-        (False, True): State.EDITED,
-        (True, True): State.BOTH,
-    }[is_stale, is_edited]
-    return state, raw, header, ""
-
-
-def has_markers(body: bytes) -> bool:
-    """Whether a merge's conflict markers are left."""
-    return any(line.startswith((b"<<<<<<< ", b">>>>>>> ")) for line in body.split(b"\n"))
+        return State.NEWER, f"rendered by the later {header.version}; upgrade the tools{edited}"
+    if is_edited:
+        return (State.BOTH if is_stale else State.EDITED), ""
+    return (State.STALE if is_stale else State.CURRENT), ""
 
 
 def _is_newer(theirs: str, ours: str) -> bool:
     try:
         return Version(theirs) > Version(ours)
-    except InvalidVersion:
+    except ValueError:  # not a version, or a number of thousands of digits
         return False
 
 
@@ -152,12 +131,10 @@ def _is_newer(theirs: str, ours: str) -> bool:
 
 def locate(repo: Path, adapter: Adapter, path: str | None) -> Path:
     """The file that an adapter replaces: the one asked for, else where one of the known layouts has it."""
-    if path is not None:
-        if not path.endswith(".py"):
-            msg = f"{path} is not a Python module; give a path that ends in .py"
-            raise RefusalError(msg)
-        return checked(repo, path)
-    found = places(repo, adapter)
+    if path is not None and not path.endswith(".py"):
+        msg = f"{path} is not a Python module; give a path that ends in .py"
+        raise RefusalError(msg)
+    found = places(repo, adapter) if path is None else [path]
     if not found:
         package = adapter.target.partition("/")[0]
         flat = f", nor a distributed.py beside {adapter.flat_beside}" if adapter.flat_beside else ""

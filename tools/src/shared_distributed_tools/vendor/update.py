@@ -9,6 +9,7 @@ from ..errors import RefusalError
 from ..repo.changes import carry_out
 from ..repo.files import repo_root
 from ..repo.tree import Tree
+from ..terminal import echo
 from .content import updated
 from .state import State, find
 
@@ -31,13 +32,10 @@ def command(ctx: click.Context, repo: Path, write: bool) -> None:
     updates = [updated(file) for file in files]
     changes = [update.change for update in updates if update.change.old != update.change.new]
     if not changes:
-        click.echo(f"{', '.join(file.path for file in files)}: nothing to change", err=True)
+        echo(f"{', '.join(file.path for file in files)}: nothing to change", err=True)
         return
     carry_out(root, changes, "distributed.py brought up to date with shared-distributed", write=write)
     for update in updates:
-        if update.is_conflict:
-            click.secho(f"{update.change.path}: conflict; resolve the markers before you commit", fg="red", err=True)
-        elif update.broken:
-            why = f"merged without a conflict, but {update.broken}; correct it before you commit"
-            click.secho(f"{update.change.path}: {why}", fg="red", err=True)
-    ctx.exit(int(any(update.is_conflict or update.broken for update in updates)))
+        if update.to_do:
+            echo(f"{update.change.path}: {update.to_do}", fg="red", err=True)
+    ctx.exit(int(any(update.to_do for update in updates)))

@@ -15,6 +15,11 @@ def released(body_hash: str) -> bytes | None:
     return file.read_bytes() if file.is_file() else None
 
 
+def is_released() -> bool:
+    """Whether there has been a release."""
+    return any(FOLDER.glob("*.txt"))
+
+
 def keep(folder: str | Path) -> None:
     """Add what this version renders; a release does this for those that come after it."""
     for name in ADAPTERS:

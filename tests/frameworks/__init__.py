@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The recipes in shared/distributed/docs, run as they stand: `nox -s frameworks`."""

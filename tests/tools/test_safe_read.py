@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: MIT
+"""Bad content is an answer: never a traceback, a hang, a full memory or raw escape sequences."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from downstream.commands import done, refused, run
+from downstream.projects import PROJECTS
+from downstream.trees import MINE, commit, edit_at_the_end, git, newer, write_files
+from shared_distributed_tools.errors import RefusalError
+from shared_distributed_tools.migrate.status import status_of
+from shared_distributed_tools.render import render, rendered_parts
+from shared_distributed_tools.render.shim import shim_of
+from shared_distributed_tools.repo.tree import Tree
+from shared_distributed_tools.terminal import printable
+from shared_distributed_tools.vendor import content
+from shared_distributed_tools.vendor.state import inspect
+
+pytestmark = pytest.mark.usefixtures("known")
+PROJECT = PROJECTS["spear-tts"]
+TARGET = PROJECT.copy
+USER = PROJECT.user
+READING = ("check", "scan", "plan", "status", "update", "vendor spear-tts", "migrate --to package")
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """A project with its own copy, committed."""
+    return PROJECT.make(tmp_path, "repo")
+
+
+BOUNDED = """
+import resource, signal, sys
+from click.testing import CliRunner
+from shared_distributed_tools.cli import main
+resource.setrlimit(resource.RLIMIT_AS, (3 * 2**29, 3 * 2**29))
+signal.alarm(60)
+for repo in sys.argv[1].split(":"):
+    for command in sys.argv[2:]:
+        result = CliRunner().invoke(main, [*command.split(), repo])
+        assert isinstance(result.exception, (SystemExit, type(None))), (command, result.exception)
+        assert result.output
+"""
+
+
+def assert_bounded(*repos: Path) -> None:
+    """Every command gives an answer, within a minute and 1.5 GB."""
+    command = [sys.executable, "-c", BOUNDED, ":".join(map(str, repos)), *READING]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.parametrize("kind", ["/dev/zero", "/proc/kmsg", "pipe", "sparse", "folder", "loop"])
+def test_odd_files_in_the_place_of_every_file_that_is_read(repo: Path, tmp_path: Path, kind: str) -> None:
+    """Links to devices and files without an end, pipes, 6 GB, a folder: each command answers, or refuses."""
+    other = PROJECT.make(tmp_path, "other")
+    done("migrate", other, "--to", "package", "--write")
+    metadata = [other / name for name in ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")]
+    for path in (repo / TARGET, repo / USER, *metadata):
+        path.unlink(missing_ok=True)
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "sparse":
+            path.touch()
+            os.truncate(path, 6 * 2**30)
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            path.symlink_to(path if kind == "loop" else kind)
+    assert_bounded(repo, other)
+
+
+@pytest.mark.parametrize("coding", ["punycode", "undefined", "idna", "rot13", "utf-16", "unicode_escape", "x\0"])
+def test_codings_that_no_source_has(repo: Path, coding: str) -> None:
+    """In the copy and in a call site of some size: unread or read, at once."""
+    for name in (TARGET, USER):
+        text = (repo / name).read_bytes()
+        (repo / name).write_bytes(f"# coding: {coding}\n".encode() + text + b"# gather-" + b"a" * 300_000)
+    commit(repo)
+    assert_bounded(repo)
+
+
+NASTY = [
+    *(b"null\0", b"(" * 5000, b"x = " + b"-" * 200_000 + b"1", b"\xff\xfe", b"\xef\xbb\xbfx = 1", b"f'{f'{f'"),
+    *(b"class AllGather:\n" + b" x" * 9, b"x" * 2**20, b"if 1:\n" * 99, b"\r\r\n\x0c", b"def f(" + b"(" * 999),
+    *(b"x = " + b"9" * 5000, b"a" + b".b" * 50_000, b"x = " + b"1+" * 50_000 + b"1", "é = 'gather'".encode("latin-1")),
+]
+
+
+@pytest.mark.parametrize("start", [b"", b"# all_gather\nfrom .distributed import *\n"])
+def test_text_that_is_hardly_python(repo: Path, start: bytes) -> None:
+    """As the copy and as a call site, after our header and after a shim: an answer each time."""
+    header, body = rendered_parts("spear-tts")
+    for nasty in NASTY:
+        for before in (b"", header.encode(), header.encode() + body):
+            (repo / TARGET).write_bytes(before + start + nasty)
+            (repo / USER).write_bytes(start + nasty)
+            assert shim_of((repo / TARGET).read_bytes()) is None
+            for command in ("status", "check", "plan", "scan"):
+                result = run(command, repo)
+                assert isinstance(result.exception, SystemExit | None), (command, nasty[:20], before[:20])
+
+
+# ------------------------------------------------------------------ headers
+
+FIELD = st.one_of(
+    st.text(max_size=30),
+    st.sampled_from(
+        ["", "0" * 64, "g" * 64, "9" * 5000, "1.0.dev", "../x", "musiclm", "99", "\x1b[31m", "[/b]", "a\nb"]
+    ),
+)
+
+
+@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    version=FIELD, adapter=FIELD, revision=FIELD, body=FIELD, keep=st.sets(st.integers(0, 3)), cut=st.integers(0, 400)
+)
+@example(version="9" * 5000, adapter="", revision="x", body="0" * 64, keep={1}, cut=400)
+def test_headers_with_every_field_wrong(
+    tmp_path_factory: pytest.TempPathFactory,
+    version: str,
+    adapter: str,
+    revision: str,
+    body: str,
+    keep: set[int],
+    cut: int,
+) -> None:
+    """Judged and updated, or refused with a reason; each field right or wrong, and the file cut anywhere."""
+    header, text = rendered_parts("spear-tts")
+    right = (header.version, header.adapter, header.revision, header.body)
+    fields = [
+        good if number in keep else bad
+        for number, (good, bad) in enumerate(zip(right, (version, adapter, revision, body), strict=True))
+    ]
+    start = "# @generated by shared-distributed-tools {}: adapter {}, revision {}\n# body: sha256 {}\n".format(*fields)
+    folder = tmp_path_factory.getbasetemp() / "fuzz"
+    folder.mkdir(exist_ok=True)
+    whole = start.encode(errors="surrogatepass") + text
+    (folder / "distributed.py").write_bytes(whole[: len(whole) if cut > 300 else cut])
+    seen = inspect(folder, folder / "distributed.py")
+    assert seen.meaning
+    with suppress(RefusalError), mock.patch.object(content, "unified", return_value=""):  # which takes its time
+        content.updated(seen)
+
+
+# ------------------------------------------------------------------ names
+
+NAMES = [
+    b"pages/[id]/a.py",
+    b"a[/b]x.py",
+    b"\x1b[31mred\x07.py",
+    b"\xff\xfe.py",
+    b"a\nb.py",
+    b":bug:.py",
+    "\u202e.py".encode(),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_data(tmp_path: Path, name: bytes) -> None:
+    """Shown whole and never raw, in tables, lists, diffs and refusals, as JSON, and on the page."""
+    repo = PROJECT.make(tmp_path, os.fsdecode(name.replace(b"/", b"")))
+    git(repo, "rm", "-q", "-r", "--cached", ".")
+    moved = repo / os.fsdecode(name)
+    moved.parent.mkdir(parents=True, exist_ok=True)
+    (repo / TARGET).rename(moved)
+    (repo / USER).write_text("from x import y  # \x1b]0;title\x07\n")
+    with moved.open("a") as stream:
+        stream.write("# \x1b[2J gather \x9b\n")
+    commit(repo)
+    page = tmp_path / "page.html"
+    shown = printable(os.fsdecode(name))
+    for command in (
+        *(("scan",), ("plan", "--path", os.fsdecode(name)), ("status",), ("check",), ("status", "--html", page)),
+        *(
+            ("migrate", "--to", "vendored", "--path", os.fsdecode(name), "--accept-edits", "--write"),
+            ("scan", "--json"),
+        ),
+    ):
+        result = run(command[0], repo, *command[1:])
+        assert isinstance(result.exception, SystemExit | None), (command, result.exception)
+        assert not set(result.output) & {"\x1b", "\x07", "\x9b", "\u202e"}, command
+        if command[-1] == "--json":
+            json.loads(result.stdout)
+        elif command[0] in ("scan", "migrate"):
+            assert shown in result.output
+    text = page.read_text(encoding="utf-8")
+    assert not set(text) & {"\x1b", "\x07", "\u202e"}
+    assert shown.replace("/", "").partition("\n")[0] in text
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "link"])
+def test_a_page_onto_a_device_or_a_link_is_refused(repo: Path, tmp_path: Path, place: str) -> None:
+    """It would not be a file that is replaced."""
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    assert refused(run("status", repo, "--html", tmp_path / place), "is not a plain file")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# ------------------------------------------------------------------ clones and checkouts
+
+
+@pytest.fixture
+def edited(repo: Path, tree: Path) -> Path:
+    """A vendored file with an edit; this release renders something else, so that `update` reads the history."""
+    done("vendor", "spear-tts", repo, "--write")
+    commit(repo)
+    edit_at_the_end(repo / TARGET)
+    commit(repo)
+    newer(tree)
+    return repo
+
+
+def test_a_blobless_clone_is_not_read_as_an_empty_one(edited: Path, tmp_path: Path) -> None:
+    """Git could not read, and says so: nothing is fetched, and nothing is taken for lost."""
+    git(edited, "config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "-q", "--filter=blob:none", edited.as_uri(), "clone")
+    assert refused(run("update", tmp_path / "clone"), "git could not read")
+    assert status_of(tmp_path / "clone").state == "both"
+
+
+def test_a_shallow_clone_says_what_brings_the_rest(edited: Path, tmp_path: Path) -> None:
+    """The base is in a commit that is not there."""
+    git(tmp_path, "clone", "-q", "--depth=1", edited.as_uri(), "clone")
+    assert refused(run("update", tmp_path / "clone"), "git fetch --unshallow")
+
+
+def test_a_history_of_20000_commits(edited: Path) -> None:
+    """The base is found in seconds."""
+    head = git(edited, "rev-parse", "HEAD").strip()
+    lines = ["reset refs/heads/long", f"from {head}"]
+    for number in range(20_000):
+        lines += ["commit refs/heads/long", f"committer t <t@example.invalid> {number} +0000", "data 1", "m"]
+        lines += ["M 644 inline notes.txt", f"data {len(str(number))}", str(number)]
+    command = ["git", "fast-import", "--quiet"]
+    subprocess.run(command, cwd=edited, input="\n".join([*lines, ""]).encode(), check=True)
+    git(edited, "checkout", "-q", "long")
+    done("update", edited, "--write")
+    assert (edited / TARGET).read_text() == render("spear-tts") + MINE
+
+
+def test_call_sites_that_a_sparse_checkout_leaves_out_are_found(repo: Path) -> None:
+    """Read from git: a name that the adapter lacks is refused, and the plan lists them."""
+    git(repo, "sparse-checkout", "set", "--no-cone", "/*", f"!{TARGET}")
+    assert refused(run("vendor", "spear-tts", repo, "--write"), "is committed, but not here")
+    git(repo, "sparse-checkout", "disable")
+    write_files(repo, {"tools/train.py": "from spear_tts_pytorch.distributed import all_gather, own_rows\n"})
+    commit(repo)
+    git(repo, "sparse-checkout", "set", "--no-cone", "/*", "!tools/")
+    assert not (repo / "tools").exists()
+    for command in (("vendor", "spear-tts"), ("migrate", "--to", "vendored")):
+        assert refused(run(*command, repo, "--write"), "tools/train.py:1: own_rows")
+    plan = json.loads(run("plan", repo, "--json").stdout)
+    assert "tools/train.py" in {site["path"] for site in plan["sites"]}
+
+
+@pytest.mark.parametrize("how", ["detached", "worktree", "subfolder", "odd name"])
+def test_checkouts_of_every_kind(repo: Path, tmp_path: Path, how: str) -> None:
+    """A detached HEAD, a worktree, a project in a subfolder, a folder with an odd name."""
+    place = repo
+    if how == "detached":
+        git(repo, "checkout", "-q", "--detach")
+    elif how == "worktree":
+        place = tmp_path / "other"
+        git(repo, "worktree", "add", "-q", str(place))
+    elif how == "subfolder":
+        place = repo / "sub"
+        write_files(place, PROJECT.files)
+        commit(repo)
+    else:
+        place = repo.rename(tmp_path / "odd\nname [x]")
+    done("vendor", "spear-tts", place, "--write")
+    assert git(place, "status", "--short").strip().endswith(TARGET)
+    assert [path for path in Tree(place).files if path == TARGET] == [TARGET]
+    git(place, "restore", TARGET)
+    done("migrate", place, "--to", "package", "--write")

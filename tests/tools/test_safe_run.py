@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: MIT
+"""Nothing of a stranger's repo runs: each attack leaves a trace where it works, and leaves none here."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from downstream.commands import done, refused, run
+from downstream.projects import PROJECTS
+from downstream.trees import commit, edit_at_the_end, git, newer, write_files
+from shared_distributed_tools.render import render, rendered_parts
+from shared_distributed_tools.repo import git as git_module
+
+pytestmark = pytest.mark.usefixtures("known")
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = PROJECTS["spear-tts"]
+PACKAGE = "spear_tts_pytorch"
+COMMANDS = (
+    *("check", "scan", "plan", "status", "update", "migrate --to core", "migrate --to package --accept-edits"),
+    *("vendor spear-tts --accept-edits", "vendor spear-tts --accept-edits --write", "update --write"),
+)
+# as the console script does it, where no folder of the user's is on the path
+SCRIPT = """
+import sys
+sys.path.pop(0)
+import os
+from click.testing import CliRunner
+from shared_distributed_tools.cli import main
+repo, package, *commands = sys.argv[1:]
+for folder in ("/", os.path.join(repo, package)):
+    os.chdir(folder)
+    for command in commands:
+        result = CliRunner().invoke(main, [*command.split(), repo])
+        assert result.exit_code in (0, 1, 2), (command, result.exception)
+        assert isinstance(result.exception, (SystemExit, type(None))), (command, result.exception)
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """What an attack touches."""
+    return tmp_path / "trace"
+
+
+def promisor(trace: Path) -> str:
+    """The configuration of a repository whose missing objects are fetched by running a command."""
+    return (
+        "[core]\n\trepositoryformatversion = 1\n[extensions]\n\tpartialClone = origin\n"
+        f'[remote "origin"]\n\turl = /nowhere\n\tpromisor = true\n\tuploadpack = "touch {trace}; false"\n'
+    )
+
+
+def embedded(repo: Path, trace: Path) -> Callable[[], object]:
+    """Files in the package folder that form a bare repository, delivered by a plain clone."""
+    bare = {"HEAD": "ref: refs/heads/main\n", "objects/x": "", "refs/heads/main": "1" * 40 + "\n"}
+    write_files(repo / PACKAGE, {**bare, "config": promisor(trace)})
+    commit(repo)
+    origin = repo.rename(repo.parent / "origin")
+    git(origin.parent, "clone", "-q", str(origin), str(repo))
+    return lambda: git(repo / PACKAGE, "cat-file", "-p", "HEAD")
+
+
+def missing_blob(repo: Path, trace: Path) -> Callable[[], object]:
+    """The same through a `.git/config` that came with the repo."""
+    name = git(repo, "rev-parse", f"HEAD:{PROJECT.copy}").strip()
+    (repo / ".git/objects" / name[:2] / name[2:]).unlink()
+    (repo / ".git/config").write_text(promisor(trace))
+    return lambda: git(repo, "cat-file", "-p", name)
+
+
+def other_transport(repo: Path, trace: Path) -> Callable[[], object]:
+    """The same through an address that is rewritten to a program."""
+    missing_blob(repo, trace)
+    text = promisor(trace).replace("uploadpack", "other").replace("/nowhere", "https://host.invalid/x")
+    text += f'[protocol "ext"]\n\tallow = always\n[url "ext::sh -c touch%S{trace}%S#"]\n\tinsteadOf = https://\n'
+    (repo / ".git/config").write_text(text.replace("%S", "% "))
+    return lambda: git(repo, "ls-remote", "origin")
+
+
+def modules_and_programs(repo: Path, trace: Path) -> Callable[[], object]:
+    """Modules at the root, named as those that the tools use; a program called git."""
+    names = ("pip", "git", "rich", "click", "tomlkit", "packaging", "subprocess", "sitecustomize")
+    write_files(repo, {f"{name}.py": f"open({str(trace)!r}, 'w')\n" for name in names})
+    write_files(repo, {"git": f"#!/bin/sh\ntouch {trace}\n"})
+    (repo / "git").chmod(0o755)
+    commit(repo)
+    return lambda: subprocess.run([sys.executable, "-m", "pip"], cwd=repo, check=False)
+
+
+def programs_of_git(repo: Path, trace: Path) -> Callable[[], object]:
+    """Hooks, filters, monitors, drivers, textconv, a pager and a program for signatures."""
+    trap = write_files(repo.parent, {"trap.sh": f"#!/bin/sh\ntouch {trace}\ncat\n"}) / "trap.sh"
+    trap.chmod(0o755)
+    commit(write_files(repo, {".gitattributes": "*.md filter=trap merge=trap diff=trap\n*.py diff=trap merge=trap\n"}))
+    keys = ("core.fsmonitor", "filter.trap.clean", "filter.trap.smudge", "merge.trap.driver", "diff.trap.textconv")
+    for key in (*keys, "diff.trap.command", "diff.external", "gpg.program", "core.pager", "core.alternateRefsCommand"):
+        git(repo, "config", key, str(trap))
+    git(repo, "config", "log.showSignature", "true")
+    for hook in ("post-checkout", "pre-commit", "post-index-change", "post-merge"):
+        shutil.copy(trap, repo / ".git/hooks" / hook)
+    return lambda: git(repo, "status")
+
+
+@pytest.mark.parametrize("attack", [embedded, missing_blob, other_transport, modules_and_programs, programs_of_git])
+@pytest.mark.parametrize("stage", ["original", "edited"])
+def test_nothing_of_the_repo_runs(
+    tmp_path: Path, tree: Path, trace: Path, attack: Callable[[Path, Path], Callable[[], object]], stage: str
+) -> None:
+    """Whatever the command, started in the repo, in its package, or elsewhere; writing or not."""
+    repo = PROJECT.make(tmp_path, "repo")
+    if stage == "edited":  # and rendered from other sources: then `update` reads the history
+        newer(tree)
+        done("vendor", "spear-tts", repo, "--write")
+        commit(repo)
+        edit_at_the_end(repo / PROJECT.copy)
+        commit(repo)
+    works = attack(repo, trace)
+    before = {*repo.rglob("*")}
+    environment = {**os.environ, "PATH": f".{os.pathsep}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run([sys.executable, "-c", SCRIPT, repo, PACKAGE, *COMMANDS], cwd=repo, env=environment, check=True)
+    assert not trace.exists()
+    assert {*repo.rglob("*")} == before
+    with suppress(subprocess.CalledProcessError):
+        works()
+    assert trace.exists(), "the attack itself does not work"
+
+
+def test_a_missing_blob_is_not_a_missing_file(tmp_path: Path, trace: Path) -> None:
+    """Git could not read it: refused, with git's reason."""
+    repo = PROJECT.make(tmp_path, "repo")
+    missing_blob(repo, trace)
+    assert refused(run("vendor", "spear-tts", repo, "--write"), "git could not read")
+
+
+def test_a_repo_of_another_owner_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: Path) -> None:
+    """Git itself checks the owner, before anything in the repository counts; `safe.directory` is the user's answer."""
+    repo = PROJECT.make(tmp_path, "repo")
+    programs_of_git(repo, trace)
+    monkeypatch.setitem(git_module._SET, "GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    for command in (("vendor", "spear-tts"), ("migrate", "--to", "package"), ("plan",)):
+        assert refused(run(*command, repo), "dubious ownership")
+    (tmp_path / "own").write_text(f"[safe]\n\tdirectory = {repo}\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "own"))
+    done("vendor", "spear-tts", repo, "--write")
+    assert not trace.exists()
+
+
+def test_one_module_starts_programs() -> None:
+    """Ranks aside, which are processes of ours; and git is asked by commands that read only."""
+    tools = ROOT / "tools/src/shared_distributed_tools"
+    starts = re.compile(r"\b(subprocess|multiprocessing|pty|os\.(popen|system|exec\w+|spawn\w+|posix_spawn\w*))\b")
+    found = {path.relative_to(tools).as_posix() for path in tools.rglob("*.py") if starts.search(path.read_text())}
+    assert {path for path in found if not path.startswith(("ranks/", "parity/"))} == {"repo/git.py"}
+    asked = re.findall(r'(?:_ask|_run)\((?:\w[\w()]*, )?"([a-z-]+)"', (tools / "repo/git.py").read_text())
+    reading = {"rev-parse", "cat-file", "ls-tree", "ls-files", "check-attr", "merge-file"}
+    assert set(asked) == reading  # and `log`
+
+
+def test_parity_says_that_it_runs_the_file() -> None:
+    """Before it does: the only command that runs a project's code."""
+    result = run("parity", "nowhere.py", "--adapter", "spear-tts")
+    assert result.stderr.splitlines()[0] == "parity runs nowhere.py, in child processes"
+
+
+def test_no_text_names_what_an_index_would_answer() -> None:
+    """Until there is a release, whoever registers such a name first would run in every downstream CI."""
+    texts = {"a rendered file": render("musiclm")}
+    texts |= {
+        str(path): path.read_text() for path in (*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("*/*/*.md"))
+    }
+    texts |= {str(path): path.read_text() for path in (ROOT / "tools/src").rglob("*.py")}
+    for where, text in texts.items():
+        for line in re.findall(r"pip install (.*)", text):
+            words = [word.strip("'\"`") for word in line.partition("  ")[0].split() if not word.startswith("-")]
+            named = [word for word in words if word and not re.match(r"\.|git\+.*@.*#subdirectory=|nox\b|&&|\W", word)]
+            assert not [word for word in named if "distributed" in word], (where, line)
+    assert (
+        "From a checkout of shared-distributed: pip install ./tools" in rendered_parts("musiclm")[0].encode().decode()
+    )
+
+
+def test_a_requirement_that_is_on_no_index_is_said(tmp_path: Path) -> None:
+    """The package stage adds a name that nobody has registered yet; --requirement says where it really is."""
+    repo = PROJECT.make(tmp_path, "repo")
+    said = "spear-tts-distributed is on no package index yet"
+    assert said in done("migrate", repo, "--to", "package")
+    source = "spear-tts-distributed @ git+https://host.invalid/r.git@1f#subdirectory=packages/spear-tts"
+    assert said not in done("migrate", repo, "--to", "package", "--requirement", source)

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: MIT
+"""Nothing is written that was not shown, nothing is lost, and git brings everything back."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from downstream.commands import done, refused, run
+from downstream.projects import PROJECTS
+from downstream.trees import commit, committed, git, write_files
+from shared_distributed_tools.errors import RefusalError
+from shared_distributed_tools.render import render
+from shared_distributed_tools.repo import changes, files
+from shared_distributed_tools.repo.changes import Change, carry_out
+
+pytestmark = pytest.mark.usefixtures("known")
+PROJECT = PROJECTS["spear-tts"]
+TARGET = PROJECT.copy
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """A project with its own copy, committed."""
+    return PROJECT.make(tmp_path, "repo")
+
+
+def temporary_files(folder: Path) -> list[Path]:
+    """What an interrupted write left, `.git` included."""
+    return list(folder.rglob(".adapters-*"))
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+def no_git(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(repo))
+
+
+def broken_index(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (repo / ".git/index").write_bytes(b"DIRC\0\0\0\2broken")
+
+
+def read_only(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (repo / TARGET).chmod(0o444)
+
+
+def a_symlink(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (repo / TARGET).rename(repo / "elsewhere.py")
+    (repo / TARGET).symlink_to(repo / "elsewhere.py")
+    commit(repo)
+
+
+def a_device(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (repo / TARGET).unlink()
+    os.mkfifo(repo / TARGET)
+
+
+def a_submodule(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = repo / "spear_tts_pytorch"
+    shutil.copytree(folder, repo.parent / "module/spear_tts_pytorch")
+    committed(repo.parent / "module/spear_tts_pytorch")
+    git(repo, "rm", "-rq", "spear_tts_pytorch")
+    source = str(repo.parent / "module/spear_tts_pytorch")
+    git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "-q", source, "spear_tts_pytorch")
+    commit(repo)
+
+
+def an_empty_submodule(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_submodule(repo, monkeypatch)
+    git(repo, "submodule", "deinit", "-q", "--all")
+    (repo / "spear_tts_pytorch/__init__.py").touch()
+
+
+def a_repo_inside(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    committed(repo / "spear_tts_pytorch")
+
+
+def large_file_storage(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(write_files(repo, {".gitattributes": "*.py filter=lfs diff=lfs merge=lfs -text\n"}))
+
+
+def deleted(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (repo / TARGET).unlink()
+
+
+Spoil = Callable[[Path, pytest.MonkeyPatch], None]
+REFUSED: list[tuple[Spoil, str]] = [
+    (no_git, "this needs git, which is not installed"),
+    (broken_index, "git could not read"),
+    (read_only, f"{TARGET} is read-only; `chmod u+w -- {TARGET}`"),
+    (a_symlink, "is a symlink"),
+    (a_device, "is not a plain file"),
+    (a_submodule, "is in a repository of its own"),
+    (an_empty_submodule, "is in a repository of its own"),
+    (a_repo_inside, "is in a repository of its own"),
+    (large_file_storage, "is not stored in git as it is here (filter=lfs in .gitattributes)"),
+    (deleted, f"is committed, but not here; `git restore -- {TARGET}`"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "because"), REFUSED, ids=lambda value: getattr(value, "__name__", ""))
+def test_what_cannot_be_undone_is_refused(
+    repo: Path, monkeypatch: pytest.MonkeyPatch, spoil: Spoil, because: str
+) -> None:
+    """With the reason; what git cannot answer is never taken for "not under git"."""
+    spoil(repo, monkeypatch)
+    before = {path: path.read_bytes() for path in repo.rglob("*") if path.is_file() and ".git" not in path.parts}
+    assert refused(run("vendor", "spear-tts", repo, "--accept-edits", "--write"), because)
+    after = {path: path.read_bytes() for path in repo.rglob("*") if path.is_file() and ".git" not in path.parts}
+    assert (after, temporary_files(repo)) == (before, [])
+
+
+@pytest.mark.parametrize("stage", ["vendored", "package"])
+def test_only_the_files_of_the_stage_are_written(repo: Path, stage: str) -> None:
+    """Whatever lies around them, however they are linked, with the mode of a plain file."""
+    (repo / TARGET).chmod(0o4755)
+    commit(write_files(repo, {"other.py": "x = 1\n"}))
+    (repo / "second name.txt").hardlink_to(repo / TARGET)
+    old = (repo / TARGET).read_bytes()
+    times = {path: path.stat().st_mtime_ns for path in repo.rglob("*.*") if path.is_file()}
+    done("migrate", repo, "--to", stage, "--write")
+    written = {path.relative_to(repo).as_posix() for path, time in times.items() if path.stat().st_mtime_ns != time}
+    assert written == {TARGET} | ({"pyproject.toml"} if stage == "package" else set())
+    assert (repo / TARGET).stat().st_mode & 0o7777 == 0o755
+    assert (repo / "second name.txt").read_bytes() == old
+
+
+# ------------------------------------------------------------------ an edit in between
+
+
+def test_an_edit_saved_in_between_is_kept(tmp_path: Path) -> None:
+    """At whatever step it is saved, up to the comparison that is the last one before the replacement."""
+    file, steps, lost = tmp_path / "a.py", 0, 0
+    for step in range(1000):
+        file.write_bytes(b"old\n")
+        count = 0
+
+        def save(frame: object, event: str, _: object, step: int = step) -> object:
+            nonlocal count
+            if not frame.f_globals["__name__"].endswith("repo.files"):  # type: ignore[attr-defined]
+                return None
+            count += 1
+            if count == step:
+                file.write_bytes(b"theirs\n")
+            return save
+
+        sys.settrace(save)  # type: ignore[arg-type]
+        try:
+            files.write_atomically(file, b"new\n", b"old\n")
+        except RefusalError:
+            assert file.read_bytes() == b"theirs\n"
+            steps += 1
+        else:
+            lost += file.read_bytes() == b"new\n" and 0 < step <= count
+        finally:
+            sys.settrace(None)
+        if step > count:
+            break
+    assert steps > 20
+    # while the comparison itself ends, between it and the replacement, and after it: those no comparison can see
+    assert lost <= 5
+
+
+def test_an_edit_saved_while_the_diff_is_read_is_kept(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shown was another change: refused, and nothing else is written either."""
+
+    def save(_: str) -> None:
+        (repo / TARGET).write_text("theirs\n")
+
+    monkeypatch.setattr(changes, "print_diff", save)
+    assert refused(run("migrate", repo, "--to", "package", "--write"), "was changed while this ran")
+    assert (repo / TARGET).read_text() == "theirs\n"
+    assert git(repo, "status", "--short") == f" M {TARGET}\n"
+
+
+# ------------------------------------------------------------------ a kill, another file system
+
+KILLED = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from shared_distributed_tools.repo import changes
+from shared_distributed_tools.repo.git import Checkout
+
+repo = Path(sys.argv[1])
+checkout = Checkout.around(repo)
+changes._undoing_checkout = lambda _: checkout  # what only reads is not tried again at every step
+changes._refuse_unless_held = changes.print_diff = changes.click.echo = lambda *_, **__: None
+old = {"a.py": b"old\\n", "b.py": None}
+new = {"a.py": b"new\\n", "b.py": b"made\\n"}
+shown = [changes.Change(name, old[name], new[name]) for name in old]
+seen, litter = set(), 0
+for moment in range(1, 1000):
+    child = os.fork()
+    if child == 0:
+        count = 0
+        def trace(frame, event, _):
+            global count
+            if not frame.f_globals["__name__"].endswith("repo.files"):
+                return None
+            count += event == "line"
+            if count == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+        sys.settrace(trace)
+        changes.carry_out(repo, shown, "m", write=True)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    there = {name: (repo / name).read_bytes() if (repo / name).exists() else None for name in old}
+    assert all(there[name] in (old[name], new[name]) for name in old), f"moment {moment}: neither old nor new"
+    seen.add(tuple(there[name] == new[name] for name in old))
+    litter = max(litter, len(list((repo / ".git").glob(".adapters-*"))))
+    if status == 0:
+        break
+    if there != old:
+        git = ["git", "-C", str(repo)]
+        subprocess.run([*git, "add", "-A"], check=True)
+        staged = subprocess.run([*git, "diff", "--cached", "--name-only"], check=True, capture_output=True, text=True)
+        assert set(staged.stdout.split()) <= set(old), staged.stdout
+        subprocess.run([*git, "restore", "--staged", "--worktree", "a.py"], check=True)
+        subprocess.run([*git, "rm", "-q", "--cached", "--ignore-unmatch", "b.py"], check=True)
+        (repo / "b.py").unlink(missing_ok=True)
+        assert (repo / "a.py").read_bytes() == old["a.py"]
+print(moment, sorted(seen), litter, list((repo / ".git").glob(".adapters-*")))
+"""
+
+
+def test_a_kill_at_any_step_leaves_old_or_new_files(tmp_path: Path) -> None:
+    """Before every line that writes two files: git restores both, `git add -A` takes no temporary file.
+
+    A killed run leaves one at most, in the git directory, and the next run removes it.
+    """
+    repo = committed(write_files(tmp_path / "repo", {"a.py": "old\n"}))
+    command = [sys.executable, "-c", KILLED, str(repo)]
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert answer.returncode == 0, answer.stderr
+    moments, rest = answer.stdout.split(maxsplit=1)
+    assert int(moments) > 60
+    assert rest.strip() == "[(False, False), (True, False), (True, True)] 1 []"
+
+
+def test_a_git_directory_on_another_file_system(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a rename from it fails: the temporary file lies beside the file, and the next run removes what is left."""
+    rename = Path.replace
+
+    def across(source: Path, target: Path) -> Path:
+        if source.parent != target.parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "replace", across)
+    write_files(repo, {".git/.adapters-1.tmp": "", "spear_tts_pytorch/.adapters-2.tmp": ""})
+    done("vendor", "spear-tts", repo, "--write")
+    assert (repo / TARGET).read_text() == render("spear-tts")
+    assert temporary_files(repo) == []
+
+
+@pytest.mark.parametrize("failing", ["chmod", "replace"])
+def test_a_write_that_fails_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    """A full disk, a folder that may not be written to: the old file is whole, and nothing lies beside it."""
+    repo = committed(write_files(tmp_path / "repo", {"a.py": "a = 1\n"}))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, failing, fail)
+    with pytest.raises(RefusalError, match="No space left on device; it is as it was"):
+        carry_out(repo, [Change.of(repo, "a.py", b"a = 2\n")], "m", write=True)
+    assert ((repo / "a.py").read_text(), temporary_files(repo)) == ("a = 1\n", [])
