@@ -10,7 +10,7 @@ import pytest
 from downstream.commands import done, moved, refused, run
 from downstream.generated import make, outcomes
 from downstream.projects import PROJECTS
-from downstream.trees import commit, committed, write_files
+from downstream.trees import commit, committed, edit, write_files
 from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.migrate.proof import BY_HAND, File
 from shared_distributed_tools.migrate.to_core import look_at_files
@@ -139,7 +139,10 @@ STAYS = {
     "module": "from . import distributed\ndistributed.AllGather(1)\n",
     "module by its full name": "import pkg.distributed\npkg.distributed.AllGather(1)\n",
     "through the package": "import pkg\npkg.distributed.AllGather(1)\n",
-    "through another module": "from . import utils\ng = utils.AllGather(0)\n",
+    "through another module": "from . import utils\ndef f(x): return utils.AllGather(0)(x)[0]\n",
+    "imported from another module": a_class().replace(".distributed", ".utils"),
+    "bound again by an import": a_class() + "from .other import AllGather\n",
+    "bound again by a loop": a_class() + "for AllGather in (): pass\n",
     "a name that the core lacks": "from .distributed import AllGatherFunction\n",
     "a name in a dict": "from .distributed import AllGather\ngathers = dict(a = AllGather)\n",
     "a subclass": "from .distributed import AllGather\nclass Mine(AllGather): pass\n",
@@ -209,14 +212,6 @@ STAYS = {
 }
 
 
-@pytest.mark.parametrize("code", STAYS.values(), ids=STAYS)
-def test_what_is_not_proven_is_left_to_a_person(tmp_path: Path, code: str) -> None:
-    """The file stays as it is, with the line and what to do."""
-    file = files_of(tmp_path, "musiclm", code, utils="from .distributed import AllGather\n")["use"]
-    assert not file.is_proven
-    assert file.stays or any(core.startswith(BY_HAND) and len(core) > 20 for _, core in file.rows)
-
-
 FUNCTIONS_STAY = {
     "a class of functions": "from .distributed import AllGather\ndef f(x): return AllGather.apply(x, 0, None)[0]\n",
     "too few arguments": a_function("x, s = all_gather(x, 0)"),
@@ -229,10 +224,16 @@ FUNCTIONS_STAY = {
 }
 
 
-@pytest.mark.parametrize("code", FUNCTIONS_STAY.values(), ids=FUNCTIONS_STAY)
-def test_what_is_not_proven_of_a_function_stays(tmp_path: Path, code: str) -> None:
-    """As with modules."""
-    assert not files_of(tmp_path, "mirasol", code)["use"].is_proven
+@pytest.mark.parametrize(
+    ("adapter", "code"),
+    [*(("musiclm", code) for code in STAYS.values()), *(("mirasol", code) for code in FUNCTIONS_STAY.values())],
+    ids=[*STAYS, *FUNCTIONS_STAY],
+)
+def test_what_is_not_proven_is_left_to_a_person(tmp_path: Path, adapter: str, code: str) -> None:
+    """The file stays as it is, with the line and what to do."""
+    file = files_of(tmp_path, adapter, code, utils="from .distributed import AllGather\n")["use"]
+    assert not file.is_proven
+    assert file.stays or any(core.startswith(BY_HAND) and len(core) > 20 for _, core in file.rows)
 
 
 @pytest.mark.parametrize(
@@ -357,6 +358,25 @@ def test_a_module_that_nothing_refers_to_is_removed(tmp_path: Path) -> None:
     assert "README.md:1 mentions it" in output
     assert not (repo / PROJECTS["spear-tts"].copy).exists()
     assert "spear-tts-distributed" not in (repo / "pyproject.toml").read_text()
+
+
+@pytest.mark.usefixtures("known")
+def test_a_helper_that_returns_something_else_is_an_edit(tmp_path: Path) -> None:
+    """It is never taken for the original: the definition is named, and nothing moves."""
+    project = PROJECTS["st-moe"]
+    repo = project.make(tmp_path, "repo")
+    edit(repo / project.copy, "return own, torch.tensor(sizes)", "return own")
+    commit(repo)
+    assert refused(run("migrate", repo, "--to", "core"), "split_by_rank: changed")
+
+
+@pytest.mark.usefixtures("known")
+def test_a_url_among_the_dependencies_is_pointed_at(tmp_path: Path) -> None:
+    """PyPI refuses it."""
+    where = [f"{name} @ git+https://host.invalid/r.git" for name in ("spear-tts-distributed", "shared-distributed")]
+    options = [word for one in where for word in ("--requirement", one)]
+    output = done("migrate", PROJECTS["spear-tts"].make(tmp_path, "repo"), "--to", "core", *options)
+    assert all(one in output for one in [*where, "PyPI refuses a package"])
 
 
 # ------------------------------------------------------------------ by chance

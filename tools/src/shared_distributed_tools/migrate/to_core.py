@@ -2,6 +2,7 @@
 """Which files can move to the core. The adapter and the core work side by side, so each file moves by itself."""
 
 import ast
+import contextlib
 import io
 import re
 import tokenize
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..catalog import Adapter
-from ..repo.files import LARGEST
+from ..repo.files import UnreadableError, read
 from ..repo.git import Checkout
 from ..repo.tree import Tree
 from ..repo.uses import Use, is_of_self, module_path
@@ -60,9 +61,12 @@ def texts_of(tree: Tree) -> dict[str, str]:
     """Every file that git tracks in a folder; without git, the Python files."""
     checkout = Checkout.around(tree.root)
     paths = checkout.tracked() if checkout else [tree.root / path for path in tree.files]
-    inside = [path for path in paths if path.is_relative_to(tree.root) and path.is_file() and not path.is_symlink()]
-    small = [path for path in inside if path.stat().st_size <= LARGEST]
-    return {path.relative_to(tree.root).as_posix(): path.read_bytes().decode(errors="replace") for path in small}
+    texts: dict[str, str] = {}
+    for path in paths:
+        with contextlib.suppress(UnreadableError):  # larger than any text, or no plain file
+            if path.is_relative_to(tree.root) and not path.is_symlink():
+                texts[path.relative_to(tree.root).as_posix()] = (read(path) or b"").decode(errors="replace")
+    return texts
 
 
 def mentions(texts: dict[str, str], copy: str) -> list[Mention]:
