@@ -177,6 +177,8 @@ STAYS = {
     "the pair is returned": a_class("AllGather(1)", "return self.gather(x)"),
     "the pair is kept": a_class("AllGather(1)", "pair = self.gather(x)", "x, s = pair"),
     "the pair is taken for a tensor": a_class("AllGather(1)", "x = self.gather(x)", "return x"),
+    "starred call": a_class("AllGather(1)", "return self.gather(*x)[0]"),
+    "keywords in the call": a_class("AllGather(1)", "return self.gather(x, **x)[0]"),
     "the sizes alone": a_class("AllGather(1)", "return self.gather(x)[1]"),
     "_ is read": a_class("AllGather(1)", "x, _ = self.gather(x)", "return _"),
     "sizes in self": a_class("AllGather(1)", "x, self.s = self.gather(x)"),
@@ -215,7 +217,7 @@ STAYS = {
 FUNCTIONS_STAY = {
     "a class of functions": "from .distributed import AllGather\ndef f(x): return AllGather.apply(x, 0, None)[0]\n",
     "too few arguments": a_function("x, s = all_gather(x, 0)"),
-    "starred": a_function("x, s = all_gather(*x)"),
+    "starred": a_function("x, s = all_gather(x, 0, None, *y)"),
     "handed on as a value": a_function("return map(all_gather, x)"),
     "a pair that is indexed later": a_function("x = all_gather(x, 0, None)", "return x[0]"),
     "a pair that is returned": a_function("x = all_gather(x, 0, None)", "y = x @ y", "return x"),
