@@ -209,6 +209,7 @@ STAYS = {
     "sum means something else": a_class("AllGather(1)", *SIZES, "return s.sum().item()") + "sum = max\n",
     "exists means something else": a_class("AllGather(1)", *SIZES, "return exists(s)").replace(" is not None", " != 0"),
     "exists is imported": a_class("AllGather(1)", *SIZES, "return exists(s)").replace(EXISTS, "from x import exists\n"),
+    "sizes made on the spot": a_class("AllGather(1)", "return self.gather(x, x or [1])[0]"),
     "sizes that are computed": a_class("AllGather(1)", *SIZES, "return self.gather(x, s + 1)[0]"),
     "one change inside another": a_class("AllGather(1)", *SIZES, "return self.gather(AllGather(s.tolist())(x)[0])[0]"),
 }
@@ -307,9 +308,12 @@ def test_files_move_one_by_one(tmp_path: Path) -> None:
     late = repo / "spear_tts_pytorch/late.py"
     late.write_text("from .distributed import all_gather\ndef f(x): return all_gather(x, 0, None)\n")
     commit(repo)
+    (repo / "not_tracked.py").write_text("from spear_tts_pytorch.distributed import all_gather\n")
     output = done("migrate", repo, "--to", "core", "--write")
     assert "spear_tts_pytorch/late.py:2: def f(x): return" in output
     assert "unpack it at once" in output
+    assert "spear_tts_pytorch" in (repo / "not_tracked.py").read_text()
+    (repo / "not_tracked.py").unlink()
     commit(repo)
     assert "1 of 2 files are on the core" in run("status", repo, COLUMNS="300").output
     assert refused(run("migrate", repo, "--to", "core"), "no file can move as it is")
