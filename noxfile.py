@@ -169,6 +169,14 @@ def test_with(session: nox.Session, *requirements: str) -> None:
     session.run("pytest", "-q", "--vendored", *session.posargs)
 
 
+@nox.session(default=False)
+def frameworks(session: nox.Session) -> None:
+    """The recipes in shared/distributed/docs inside the frameworks that they are for, in an environment of its own."""
+    recipes = ["lightning", "transformers", "sentence-transformers", "datasets", "pytorch-metric-learning", *COMPARED]
+    session.install("-c", CONSTRAINTS, "torch", "numpy", "pytest", *recipes, "-e", "./shared/distributed")
+    session.run("pytest", "-q", "tests/frameworks/recipes.py", *session.posargs)
+
+
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def demo(session: nox.Session) -> None:
     """The main job on one screen: ragged batches through every adapter, gradients against one process."""

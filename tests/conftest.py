@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared_distributed_tools.ranks import start_server
 from tests.support import Worlds
 from tests.support.adapters import ADAPTERS
 
@@ -46,6 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
             if config.getoption("--require-nccl"):
                 raise pytest.UsageError(f"NCCL: {reason}")
             pytest.exit(f"skipped: {reason}", returncode=0)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The server of the ranks imports torch while pytest imports the tests."""
+    if session.config.getoption("--suite") != "tools" and not session.config.getoption("--collect-only"):
+        start_server()
 
 
 def use_vendored_files(config: pytest.Config) -> None:

@@ -85,6 +85,7 @@ ALONE_BAD: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "not a tensor": ([OK, {"kind": "not a tensor"}], ["rank 1 of 2", "'float'", "dense tensor"]),
     "sparse": ([{"kind": "sparse"}, OK], ["rank 0 of 2", "(2, 3)", "dense tensor"]),
     "nested": ([OK, {"kind": "nested"}], ["rank 1 of 2", "float32"]),
+    "lazy parameter": ([OK, {"kind": "lazy"}], ["rank 1 of 2", "UninitializedParameter", "dense tensor"]),
     "quantized": ([OK, {"kind": "quantized"}], ["rank 1 of 2", "(2, 3)", "qint8"]),
     "DTensor": ([OK, {"kind": "DTensor"}], ["rank 1 of 2", "float32", "DTensor"]),
     "on no served device": ([OK, {"kind": "meta"}], ["rank 1 of 2", "(2, 3)", "on cpu"]),
@@ -193,7 +194,7 @@ def test_reduce_scatter_finds_disagreement_with_the_check_on(backend: str, world
     expect_same_error(outcomes, "DisagreementError", ["reduce_scatter", "(2, 2)", "(1, 3)"])
 
 
-UNUSABLE = ["not a tensor", "sparse", "nested", pytest.param("DTensor", marks=needs_dtensor)]
+UNUSABLE = ["not a tensor", "sparse", "nested", "lazy", pytest.param("DTensor", marks=needs_dtensor)]
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
@@ -215,10 +216,12 @@ WITH_DIM = {"kwargs": {"dim": 0}}
         ("all_gather_same_dim", [OK, {"kind": "not a tensor"}], "BadInputError"),
         ("all_gather_same_dim", [OK, {"kind": "sparse"}], "BadInputError"),
         ("all_gather_same_dim", [{"kind": "nested"}, OK], "BadInputError"),
+        ("all_gather_same_dim", [{"kind": "lazy"}, OK], "BadInputError"),
         ("gather_sizes", [WITH_DIM, {"kwargs": {"dim": 5}}], "BadInputError"),
         ("gather_sizes", [{"kwargs": {"dim": None}}, WITH_DIM], "BadInputError"),
         ("gather_sizes", [WITH_DIM, {**WITH_DIM, "kind": "not a tensor"}], "BadInputError"),
         ("gather_sizes", [WITH_DIM, {**WITH_DIM, "kind": "nested"}], "BadInputError"),
+        ("gather_sizes", [WITH_DIM, {**WITH_DIM, "kind": "lazy"}], "BadInputError"),
         ("all_gather_variable_dim", [OK, {"dtype": "int16"}], "DisagreementError"),
     ],
 )

@@ -266,6 +266,18 @@ def test_losses_under_ddp(loss: str, sizes: tuple[int, ...], worlds: Worlds) -> 
 
 
 @pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("rows", [1, 7])
+def test_losses_without_a_process_group(loss: str, rows: int) -> None:
+    """The same code runs on one machine, in one process."""
+    batch, model = Batch((rows,)), Towers()
+    value = LOSSES[loss][0](names_of(PAGE), batch, *model(batch.image, batch.text))
+    value.backward()
+    if rows > 1:  # one row has no partner
+        same((value.item(), gradients(model)), in_one_process(loss, (rows,)))
+    assert all(gradient.isfinite().all() for gradient in gradients(model))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
 def test_the_local_gradient_is_not_enough_for_these_losses(loss: str, worlds: Worlds) -> None:
     """With `grad="local"` the logged loss is the same, and the gradient is not."""
     value, expected = in_one_process(loss, (3, 5))
@@ -327,6 +339,15 @@ def test_experts_on_different_ranks(sizes: tuple[int, ...], worlds: Worlds) -> N
     for answer in answers:
         same(answer[1], shared)
     same([gradient for answer in answers for gradient in answer[2]], experts)
+
+
+def test_experts_without_a_process_group() -> None:
+    """All experts are here, and nothing is divided."""
+    batch, model = Batch((6,)), Gated()
+    experts = names_of(PAGE)["ExpertsOnRanks"]([expert(number) for number in range(EXPERTS)], 0)
+    out = experts(*model(batch.image))
+    F.mse_loss(out, batch.text[:, :4], reduction="sum").div(6).backward()
+    same((out.detach(), gradients(model), gradients(experts)), mixed_in_one_process((6,)))
 
 
 def test_what_the_recipes_show_at_a_prompt(worlds: Worlds) -> None:

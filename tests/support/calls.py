@@ -38,6 +38,8 @@ def make_tensor(spec: dict[str, Any]) -> Any:
         return torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
     if kind == "quantized":
         return torch.quantize_per_tensor(torch.ones(shape), 0.5, 0, torch.qint8)
+    if kind == "lazy":
+        return torch.nn.UninitializedParameter()
     if kind == "DTensor":
         return distributed_tensor(values(dist.get_rank(), shape, "float32"))
     x = values(dist.get_rank(), shape, spec.get("dtype", "float32")).to(device())

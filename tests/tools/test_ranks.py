@@ -37,17 +37,14 @@ def remember(word: str) -> int:
     return _seen[word]
 
 
-def fail_on(rank: int) -> str:
+def on(rank: int, action: Callable[..., object], *arguments: object) -> str:
     if place().rank == rank:
-        msg = f"rank {rank} was told to fail"
-        raise LookupError(msg)
-    return "fine"
+        action(*arguments)
+    return "done"
 
 
-def sleep_on(rank: int, seconds: float) -> str:
-    if place().rank == rank:
-        a_telling_name_for_the_stack(seconds)
-    return "awake"
+def fail(words: str) -> None:
+    raise LookupError(words)
 
 
 def a_telling_name_for_the_stack(seconds: float) -> None:
@@ -57,21 +54,6 @@ def a_telling_name_for_the_stack(seconds: float) -> None:
 def enter_collective_unless(rank: int) -> None:
     if place().rank != rank:
         dist.barrier()
-
-
-def kill_on(rank: int) -> None:
-    if place().rank == rank:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def abort_on(rank: int) -> None:
-    if place().rank == rank:
-        os.abort()
-
-
-def leave_on(rank: int) -> None:
-    if place().rank == rank:
-        os._exit(3)
 
 
 def remember_place(where: Place) -> None:
@@ -87,47 +69,37 @@ def world() -> Iterator[World]:
         yield world
 
 
-def test_results_come_back_by_rank(world: World) -> None:
-    """One result a rank, in rank order, from as many different processes in one process group."""
+def test_results_come_back_by_rank_and_ranks_persist(world: World) -> None:
+    """One result a rank, in rank order, from as many processes in one group; each serves its rank for good."""
     answers = world.run(whoami)
     assert [(rank, size) for rank, size, _ in answers] == [(0, 3), (1, 3), (2, 3)]
     assert len({pid for *_, pid in answers}) == 3
     assert world.run(total) == [6.0, 6.0, 6.0]
+    assert [world.run(remember, "a"), world.run(remember, "a")] == [[1, 1, 1], [2, 2, 2]]
+    assert world.run(whoami) == answers
 
 
-def test_ranks_persist(world: World) -> None:
-    """The same process serves the same rank from case to case, and keeps what it was told."""
-    assert world.run(whoami) == world.run(whoami)
-    assert world.run(remember, "a") == [1, 1, 1]
-    assert world.run(remember, "a") == [2, 2, 2]
-
-
-def test_every_failing_ranks_traceback_is_shown(world: World) -> None:
-    """A failure names the rank and shows where it was raised; the next case gets new ranks."""
+def test_a_failing_ranks_traceback_is_shown(world: World) -> None:
+    """It names the rank and shows where it was raised; the next case gets new ranks. `try_run` keeps them."""
     before = world.run(whoami)
-    with pytest.raises(WorldFailure, match=r"fail_on failed on ranks \[1\] of 3") as failure:
-        world.run(fail_on, 1)
-    assert "LookupError: rank 1 was told to fail" in str(failure.value)
-    assert "in fail_on" in failure.value.by_rank[1]
-    assert {pid for *_, pid in before}.isdisjoint({pid for *_, pid in world.run(whoami)})
-
-
-def test_errors_can_be_had_as_data(world: World) -> None:
-    """`try_run` hands a rank's error over and keeps the world."""
-    before = world.run(whoami)
-    answers = world.try_run(fail_on, 2)
-    assert answers[:2] == ["fine", "fine"]
-    assert isinstance(answers[2], RankError)
-    assert answers[2].type == "LookupError"
+    *fine, error = world.try_run(on, 2, fail, "told to")
+    assert fine == ["done", "done"]
+    assert isinstance(error, RankError)
+    assert (error.type, error.message) == ("LookupError", "told to")
     assert world.run(whoami) == before
+    with pytest.raises(WorldFailure, match=r"on failed on ranks \[1\] of 3") as failure:
+        world.run(on, 1, fail, "told to")
+    assert "LookupError: told to" in str(failure.value)
+    assert "in fail" in failure.value.by_rank[1]
+    assert {pid for *_, pid in before}.isdisjoint({pid for *_, pid in world.run(whoami)})
 
 
 def test_a_hang_ends_in_stacks_and_the_next_case_runs(world: World) -> None:
     """Past the case deadline the stuck rank's stack is shown, the world is killed, and a new one serves."""
     with pytest.raises(WorldFailure, match=r"no answer from ranks \[2\] of 3") as failure:
-        world.run(sleep_on, 2, 60)
+        world.run(on, 2, a_telling_name_for_the_stack, 60)
     assert "a_telling_name_for_the_stack" in failure.value.by_rank[2]
-    assert (failure.value.end, failure.value.answers) == (HUNG, {0: "awake", 1: "awake"})
+    assert (failure.value.end, failure.value.answers) == (HUNG, {0: "done", 1: "done"})
     assert world.run(total) == [6.0, 6.0, 6.0]
 
 
@@ -137,7 +109,7 @@ def test_the_others_need_not_be_waited_for_long() -> None:
     with World(2, deadlines=Deadlines(after_first=1.0, case=60, kill=60)) as world:
         world.run(whoami)
         with pytest.raises(WorldFailure, match=r"no answer from ranks \[1\] of 2"):
-            world.run(sleep_on, 1, 50)
+            world.run(on, 1, time.sleep, 50)
     assert time.monotonic() - started < 40
 
 
@@ -150,40 +122,34 @@ def test_the_collective_deadline_comes_first(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("end", "code", "words"),
-    [(kill_on, -9, "was killed by SIGKILL"), (abort_on, -6, CRASHED), (leave_on, 3, "left with exit code 3")],
+    [
+        ((signal.raise_signal, signal.SIGKILL), -9, "was killed by SIGKILL"),
+        ((os.abort,), -6, CRASHED),
+        ((os._exit, 3), 3, "left with exit code 3"),
+    ],
 )
-def test_a_dead_rank_is_noticed_at_once(end: Callable[[int], None], code: int, words: str) -> None:
-    """It is reported by its rank and exit code, and in words, long before any deadline."""
+def test_a_dead_rank_is_noticed_at_once(end: tuple[Callable[..., object], ...], code: int, words: str) -> None:
+    """It is reported by its rank and exit code, and in words, long before any deadline; unless it was to be lost."""
     with World(2) as world:
         world.run(whoami)
         started = time.monotonic()
         with pytest.raises(WorldFailure, match=rf"worker died on ranks \{{1: {code}\}} of 2") as failure:
-            world.run(end, 1)
+            world.run(on, 1, *end)
         assert failure.value.end == words
         assert time.monotonic() - started < world.deadlines.collective / 2
         assert world.run(total) == [3.0, 3.0]
+        assert world.try_run(on, 1, *end, lost=[1]) == ["done", None]
 
 
-def test_ranks_that_are_to_be_lost_are_not_waited_for() -> None:
-    """A test of what the others do then."""
-    with World(2) as world:
-        world.run(whoami)
-        assert world.try_run(kill_on, 1, lost=[1]) == [None, None]
-
-
-def test_a_fresh_world_has_no_process_group_yet() -> None:
-    """The case joins when it likes, in processes that nobody used before."""
-    with World(2, join=False) as world:
+def test_a_world_may_join_later_and_be_prepared() -> None:
+    """The case joins when it likes, in processes that nobody used before; `prepare` runs first, with their place."""
+    with World(2, join=False, prepare=remember_place) as world:
         assert world.run(dist.is_initialized) == [False, False]
-        assert world.run(remember, "fresh") == [1, 1]
+        assert world.run(remember, "gloo") == [6, 6]
         world.run(join_group)
         assert world.run(total) == [3.0, 3.0]
-
-
-def test_ranks_can_be_prepared() -> None:
-    """Before anything else, with their place."""
-    with World(2, prepare=remember_place) as world:
-        assert world.run(remember, "gloo") == [6, 6]
+        processes = list(world.processes)
+    assert [process.exitcode for process in processes] == [0, 0]  # nothing is left running
 
 
 def test_tensors_of_any_dtype_come_back() -> None:
@@ -193,15 +159,6 @@ def test_tensors_of_any_dtype_come_back() -> None:
             (back,) = world.run(values, 3, (2, 3), dtype)
             assert back.tolist() == values(3, (2, 3), dtype).tolist()
             assert str(back.dtype) == f"torch.{dtype}"
-
-
-def test_closing_a_world_ends_its_processes() -> None:
-    """Nothing is left running."""
-    world = World(2)
-    world.run(whoami)
-    processes = list(world.processes)
-    world.close()
-    assert [process.exitcode for process in processes] == [0, 0]
 
 
 @pytest.mark.parametrize("numbers", [values, upstream])

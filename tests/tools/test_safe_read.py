@@ -110,6 +110,16 @@ def test_text_that_is_hardly_python(repo: Path, start: bytes) -> None:
                 assert isinstance(result.exception, SystemExit | None), (command, nasty[:20], before[:20])
 
 
+def test_folders_nested_deeper_than_calls(repo: Path) -> None:
+    """Walked all the same; a path that the system cannot take is a message."""
+    deep = "/".join("d" * 1100)
+    subprocess.run(["mkdir", "-p", repo / deep], check=True)
+    (repo / deep / "deep.py").touch()
+    assert f"{deep}/deep.py" in Tree(repo).files
+    subprocess.run(["rm", "-rf", repo / "d"], check=True)  # pytest's own cleaning does not reach so deep
+    assert refused(run("check", "x" * 5000), "File name too long")
+
+
 # ------------------------------------------------------------------ headers
 
 FIELD = st.one_of(

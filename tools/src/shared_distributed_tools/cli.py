@@ -4,6 +4,7 @@
 A command is in the module of its name, or in `command` of the room of its name.
 """
 
+import errno
 from importlib import import_module
 from typing import Any
 
@@ -52,10 +53,14 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an error that was raised on purpose, or a missing package, is a message, not a traceback."""
+        """Run a command; an error raised on purpose or by the system, or a missing package, is a message."""
         try:
             return super().invoke(ctx)
         except ToolError as error:
+            raise _CouldNotError(str(error)) from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # click's own: whoever read the output has gone
+                raise
             raise _CouldNotError(str(error)) from error
         except ModuleNotFoundError as error:
             msg = f"this needs {error.name}; in a checkout of shared-distributed: pip install './tools[torch]'"

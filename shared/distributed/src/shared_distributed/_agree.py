@@ -13,44 +13,38 @@ from torch import Tensor
 
 from ._errors import BadInputError, DisagreementError
 from ._move import _Rows
-from ._world import _graph_break, _long_tensor
+from ._world import _graph_break, _has_shape, _long_tensor
 
 
 class _Call(_Rows):  # agree: what every rank must know before any rows move
     @_graph_break
-    def agree(self, op: str, *xs: Any) -> tuple[Any, ...]:
-        """The call with every rank's size, and the tensors to gather; or, if any rank's call is wrong, an error on all.
-
-        Given sizes are trusted: wrong ones can hang or abort the other ranks, unless SHARED_DISTRIBUTED_CHECK=1 is set.
-        """
+    def agree(self, op: str, *xs: Any, check: bool = False) -> tuple[Any, ...]:
+        """The call with every rank's size, and the tensors to gather; if any rank's call is wrong, an error on all."""
         if not dist.is_available():
             raise RuntimeError("there is no process group: this torch was built without torch.distributed")
-        rank, digest, size = dist.get_rank(self.group), 0, 0  # torch's own error where there is no process group
-        trusted = self.sizes is not None and os.environ.get("SHARED_DISTRIBUTED_CHECK", "0") == "0"
+        rank, world, digest, size = dist.get_rank(self.group), dist.get_world_size(self.group), 0, 0
+        # given sizes are trusted: wrong ones can hang or abort the other ranks, unless this variable is set
+        trusted = self.sizes is not None and not check and os.environ.get("SHARED_DISTRIBUTED_CHECK", "0") == "0"
+        exchange = (lambda ints, _: [ints]) if trusted else self.exchange
         try:
             words, size, sizes = self.describe(op, *xs)
             digest = int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big", signed=True)
         except Exception as error:  # raised below, on every rank
-            given = [(tuple(x.shape), x.dtype) if torch.is_tensor(x) and not x.is_nested else type(x) for x in xs]
+            given = [(tuple(x.shape), x.dtype) if _has_shape(x) else type(x) for x in xs]
             words = f"{op} of {given}, dim {self.dim}: {error}"
-            if trusted:
-                raise BadInputError(f"cannot gather on rank {rank}: {words}") from error
-        if trusted:
-            return self._replace(sizes=sizes), *xs
+        wants = [x.requires_grad for x in xs if digest]
+        modes = f"requires_grad {wants}, grad mode {'on' if torch.is_grad_enabled() else 'off'}"
+        line = f"\n  rank {rank} of {world}: {words}, {modes}".replace("'*'", str(size)).encode()
         # bit 0: this rank can join a backward for the others' sake; bit 1 on: it wants the gradient of that tensor
-        wants = sum(x.requires_grad << i for i, x in enumerate(xs, 1)) if digest else 0
-        header = [digest, size, torch.is_grad_enabled() * (wants | 1), len(words.encode())]
-        digests, found, flags, lengths = zip(*self.exchange(header, xs), strict=True)
+        flags = torch.is_grad_enabled() * (1 + sum(want << i for i, want in enumerate(wants, 1)))
+        digests, found, flags, lengths = zip(*exchange([digest, size, flags, len(line)], xs), strict=True)
         wanted = reduce(or_, flags)
         stuck = self.summed and any(not own & 1 and own >> 1 != wanted >> 1 for own in flags)
         if 0 in digests or len(set(digests)) > 1 or stuck:
-            texts = self.exchange(list(words.encode().ljust(max(lengths))), xs)
-            calls = [bytes(row).decode().rstrip().replace("'*'", str(n)) for row, n in zip(texts, found, strict=True)]
-            modes = ["on" if own & 1 else "off" for own in flags]
-            lines = [f"\n  rank {r} of {len(calls)}: {calls[r]}, grad mode {modes[r]}" for r in range(len(calls))]
+            lines = [bytes(row).decode().rstrip() for row in exchange(list(line.ljust(max(lengths))), xs)]
             kind = BadInputError if 0 in digests else DisagreementError
             raise kind("cannot gather; ranks may differ only in their size along dim:" + "".join(lines))
-        absent = [self.summed and wanted >> i & 1 and not x.requires_grad for i, x in enumerate(xs, 1)]
+        absent = [self.summed and wanted >> i & 1 and not want for i, want in enumerate(wants, 1)]
         # a rank that skips a summed backward would leave the others waiting in it
         joined = [x.detach().clone().requires_grad_() if gone else x for x, gone in zip(xs, absent, strict=True)]
         return self._replace(sizes=found if sizes is None else sizes), *joined
@@ -58,8 +52,8 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
     def describe(self, op: str, x: Any) -> tuple[str, int, Any]:
         """What must be equal on every rank, in words, `*` for the size along `dim`; that size; `sizes` as ints."""
         rank, world, backends = dist.get_rank(self.group), dist.get_world_size(self.group), self.backends
-        dense = isinstance(x, Tensor) and x.layout == torch.strided and not (x.is_quantized or x.is_nested)
-        if not dense or hasattr(x, "to_local") or x.device.type not in backends:
+        dense = _has_shape(x) and x.layout == torch.strided and not (x.is_quantized or hasattr(x, "to_local"))
+        if not dense or x.device.type not in backends:
             raise TypeError(f"expected a dense tensor on {' or '.join(backends)}, and no DTensor")
         size, dim, sizes = x.shape[self.dim], index(self.dim) % x.ndim, self.sizes  # IndexError if dim is out of range
         if sizes is not None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ._errors import BadInputError
 from ._fast import FastCall
+from ._layout import ints_of
 from ._world import _graph_break, _is_compiling
 
 # torch 2.4 to 2.10 have operators too, but fail with summed gradients or without sizes: there it is a graph break
@@ -23,22 +24,20 @@ _WHOLE = hasattr(torch.library, "EffectType") and torch.__version__ >= "2.11"  #
 class _Call(FastCall):
     """A call whose three steps are operators while torch.compile traces it."""
 
-    def agree(self, op: str, *xs: Any) -> tuple[Any, ...]:
+    def agree(self, op: str, *xs: Any, check: bool = False) -> tuple[Any, ...]:
         """Eager: the heart's. Compiled, no input is replaced: if only some ranks want a gradient, all are told."""
         if not (_WHOLE and _is_compiling()):
-            return _graph_break(super().agree)(op, *xs)
-        if isinstance(xs[0], Exception):
-            raise xs[0]
-        sizes, own = self.sizes, xs[0].shape[self.dim]
-        if sizes is None:
-            wants = [x.requires_grad and torch.is_grad_enabled() for x in xs]
-            sizes = _agree_operator([x.detach() for x in xs], wants, op, self.dim, self.summed, self.group)
-        agreed, rank = list(sizes.tolist() if isinstance(sizes, Tensor) else sizes), dist.get_rank(self.group)
-        if len(agreed) != dist.get_world_size(self.group):
-            raise BadInputError(f"sizes has {len(agreed)} entries for {dist.get_world_size(self.group)} ranks")
-        if isinstance(sizes, Tensor):  # the compiler knows nothing of these numbers yet
-            for n in agreed:
+            return _graph_break(super().agree)(op, *xs, check=check)
+        problem = "".join([str(x) for x in xs if isinstance(x, Exception)][:1])
+        xs = tuple(x for x in xs if not isinstance(x, Exception))
+        given = None if self.sizes is None else list(ints_of(self.sizes))
+        wants = [x.requires_grad and torch.is_grad_enabled() for x in xs]
+        found = _agree_operator([x.detach() for x in xs], wants, op, problem, check, *self._replace(sizes=given))
+        agreed = found.tolist() if given is None else [*given, *[0] * len(found)][: len(found)]  # wrong: raises there
+        if (given is None or isinstance(self.sizes, Tensor)) and xs and xs[0].ndim:
+            for n in agreed:  # the compiler knows nothing of these numbers yet
                 torch._check(n >= 0)
+            rank, own = dist.get_rank(self.group), xs[0].shape[self.dim % xs[0].ndim]
             torch._check(agreed[rank] == own)
             agreed[rank] = own
         return self._replace(sizes=tuple(agreed)), *xs
@@ -47,13 +46,13 @@ class _Call(FastCall):
         """`(… n_r …) -> (… sum(n) …)`."""
         if not (_WHOLE and _is_compiling()):
             return _graph_break(super().gather)(x)
-        return _gather_operator(x, self.dim % x.ndim, list(self.sizes), self.group)
+        return _gather_operator(x, *self)
 
     def sum(self, x: Tensor) -> Tensor:
         """`(… sum(n) …) -> (… n_r …)`."""
         if not (_WHOLE and _is_compiling()):
             return _graph_break(super().sum)(x)
-        return _sum_operator(x, self.dim % x.ndim, list(self.sizes), self.group)
+        return _sum_operator(x, *self)
 
 
 def opaque(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,33 +110,34 @@ class _InOperator(FastCall):
         return super().exchange([*ints[:2], ints[2] & ~1, ints[3]] if is_header else ints, xs)
 
 
-def _agreed_sizes(xs: list[Tensor], wants: list[bool], op: str, dim: int, summed: bool, group: Any) -> Tensor:
+def _agreed_sizes(xs: list[Tensor], wants: list[bool], op: str, problem: str, check: bool, *call: Any) -> Tensor:
+    told: list[Any] = [BadInputError(problem)] if problem else []
     with torch.enable_grad():
-        xs = [x.detach().requires_grad_(want) for x, want in zip(xs, wants, strict=True)]
-        return torch.tensor(_InOperator(dim, None, summed, group).agree(op, *xs)[0].sizes, device="cpu")
-
-
-def _gathered(x: Tensor, dim: int, sizes: list[int], group: Any) -> Tensor:
-    if x.shape[dim] != sizes[dist.get_rank(group)]:  # nobody could look before the compiled call ran
-        raise BadInputError(f"sizes {tuple(sizes)} do not fit dim {dim} of shape {tuple(x.shape)}")
-    return FastCall(dim, tuple(sizes), group=group).gather(x)
+        told += [x.detach().requires_grad_(want) for x, want in zip(xs, wants, strict=True)]
+        return torch.tensor(_InOperator(*call).agree(op, *told, check=check)[0].sizes, device="cpu")
 
 
 def _resized(x: Tensor, dim: int, size: Any) -> Tensor:
+    dim = dim % max(x.ndim, 1)  # out of range: `agree` raises, when it runs
     return x.new_empty((*x.shape[:dim], size, *x.shape[dim + 1 :]))
 
 
+_CALL = "int dim, SymInt[]{} sizes, bool summed, str group) -> Tensor"  # as the fields of a call
 _agree_operator = opaque(
     "agree",
-    "(Tensor[] xs, bool[] wants, str op, int dim, bool summed, str group) -> Tensor",
+    "(Tensor[] xs, bool[] wants, str op, str problem, bool check, " + _CALL.format("?"),
     _agreed_sizes,
     lambda *call: torch.empty(dist.get_world_size(call[-1]), dtype=torch.long, device="cpu"),
 )
-_ROWS = "(Tensor x, int dim, SymInt[] sizes, str group) -> Tensor"
-_gather_operator = opaque("gather", _ROWS, _gathered, lambda x, dim, sizes, group: _resized(x, dim, sum(sizes)))
+_gather_operator = opaque(
+    "gather",
+    "(Tensor x, " + _CALL.format(""),
+    lambda x, *call: FastCall(*call).gather(x),
+    lambda x, dim, sizes, *_: _resized(x, dim, sum(sizes)),
+)
 _sum_operator = opaque(
     "sum",
-    _ROWS,
-    lambda x, dim, sizes, group: FastCall(dim, tuple(sizes), group=group).sum(x),
-    lambda x, dim, sizes, group: _resized(x, dim, sizes[dist.get_rank(group)]),
+    "(Tensor x, " + _CALL.format(""),
+    lambda x, *call: FastCall(*call).sum(x),
+    lambda x, dim, sizes, _, group: _resized(x, dim, sizes[dist.get_rank(group)]),
 )

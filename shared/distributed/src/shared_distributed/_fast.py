@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 from einops import reduce
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from ._agree import _Call
 from ._faults import failures_named
@@ -41,11 +42,11 @@ _collected = threading.local()  # the steps that finish a thread's gathers, whil
 class FastCall(_Call):
     """A call that takes its backend's own transports, and names the ranks that fail in them."""
 
-    def agree(self, op: str, *xs: Any) -> tuple[Any, ...]:
+    def agree(self, op: str, *xs: Any, check: bool = False) -> tuple[Any, ...]:
         """The call and its tensors, as the heart agrees on them; many tensors, so many at a time."""
-        call, *agreed = super().agree(op, *xs[:_TENSORS])
+        call, *agreed = super().agree(op, *xs[:_TENSORS], check=check)
         for start in range(_TENSORS, len(xs), _TENSORS):
-            agreed += super().agree(op, *xs[start : start + _TENSORS])[1:]
+            agreed += super().agree(op, *xs[start : start + _TENSORS], check=check)[1:]
         return call, *agreed
 
     def describe(self, op: str, *xs: Any) -> tuple[str, int, Any]:
@@ -55,10 +56,13 @@ class FastCall(_Call):
             if isinstance(x, Exception):
                 raise x
             text, size, sizes = super().describe(op, x)
+            tracked = torch._C._functorch.is_gradtrackingtensor(x) and x.requires_grad
+            if tracked or torch._C._functorch.is_batchedtensor(x) or unpack_dual(x).tangent is not None:
+                raise TypeError("torch.func and forward mode do not go through a gather: use torch.autograd.grad")
             words.append(text.removeprefix(f"{op} of "))
             found.append(size)
-        if len(set(found)) > 1:
-            raise ValueError(f"the tensors of one call have different sizes along dim: {found}")
+        if len(set(found)) != 1:
+            raise ValueError(f"expected tensors of one size along dim, got sizes {found}")
         return f"{op} of {'; '.join(words)}", size, sizes
 
     def exchange(self, ints: list[int], xs: Any) -> list[list[int]]:

@@ -2,7 +2,9 @@
 """What users call: a gather of one tensor or several, at once or started, and its adjoint."""
 
 import os
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import torch
@@ -14,10 +16,10 @@ from ._differentiate import _Move
 from ._errors import BadInputError
 from ._fast import steps_collected
 from ._layout import RowLayout, Sizes, ints_of
-from ._world import _is_compiling, _is_distributed, _warn_once
+from ._world import _has_shape, _is_compiling, _is_distributed, _warn_once
 
 Grad: TypeAlias = Literal["sum", "local"]
-T = TypeVar("T", Tensor, list[Tensor], tuple[Tensor, ...], dict[str, Tensor])
+T = TypeVar("T", bound=Tensor | list[Tensor] | tuple[Tensor, ...] | dict[str, Tensor])
 
 
 def is_distributed(group: Any = None) -> bool:
@@ -45,32 +47,53 @@ def group_of(group: Any) -> Any:
     return group
 
 
+def _opened(op: str, x: Any) -> tuple[str, Any, list[Any]]:
+    """What the other ranks are told; the tensors' places in the container, if `x` is one; the tensors."""
+    if not isinstance(x, (dict, list, tuple)):
+        return op, None, [x]
+    # a dict's tensors go by their keys, in whatever order each rank put them in
+    places = sorted(x, key=str) if isinstance(x, dict) else range(len(x))
+    xs = [x[place] for place in places]
+    try:
+        _closed(x, places, xs)
+    except Exception as error:  # told to every rank, before anything moves
+        xs = [BadInputError(f"cannot make another {type(x)}: {error}"), *xs]
+    return f"{op}{places if isinstance(x, dict) else [len(x)]}", places, xs
+
+
+def _closed(x: Any, places: Any, tensors: list[Any]) -> Any:
+    """The tensors in a container like `x`, or the one there is."""
+    if places is None:
+        return tensors[0]
+    if isinstance(x, tuple):
+        return getattr(type(x), "_make", type(x))(tensors)  # a namedtuple is made in its own way
+    filled = x.copy() if type(x) in (dict, list, OrderedDict, defaultdict) else copy(x)
+    for place, tensor in zip(places, tensors, strict=True):
+        filled[place] = tensor
+    return filled
+
+
 class Gathering(Generic[T]):
     """An `all_gather` under way."""
 
     def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: Any, check: bool | None) -> None:
         self._x: Any = x
-        self._gathered: list[Any]
         self._finish: list[Callable[[], None]] = []
-        # a dict's tensors go by their keys, in whatever order each rank put them in
-        self._keys: list[str] | None = sorted(x, key=str) if isinstance(x, dict) else None
-        if self._keys is not None:
-            op, xs = f"all_gather{self._keys}", [self._x[key] for key in self._keys]
-        else:
-            xs = list(self._x) if isinstance(x, (list, tuple)) else [x]
-            op = f"all_gather[{len(xs)}]" if isinstance(x, (list, tuple)) else "all_gather"
-        problem = None if grad in ("sum", "local") else BadInputError(f"grad must be 'sum' or 'local', got {grad!r}")
-        problem = problem if xs else BadInputError("there is no tensor in the container")
+        op, self._places, xs = _opened("all_gather", x)
+        if grad not in ("sum", "local"):
+            xs = [BadInputError(f"grad must be 'sum' or 'local', got {grad!r}"), *xs]
+        if check is False and sizes is None:
+            xs = [BadInputError("check=False needs sizes: without them the ranks have to ask each other"), *xs]
         if not is_distributed(group := group_of(group)):
-            self._gathered, self._sizes = xs, RowLayout(_check_alone(problem, xs, dim, sizes), rank=0)
+            self._gathered, self._sizes = xs, RowLayout(_check_alone(xs, dim, sizes), rank=0)
             return
-        call, *xs = _agree(_Call(dim, sizes, grad == "sum", group), op, [problem] if problem else xs, check)
+        call, *tensors = _Call(dim, sizes, grad == "sum", group).agree(op, *xs, check=bool(check))
         self._sizes = RowLayout(call.sizes, rank=dist.get_rank(group))
         if _is_compiling():
-            self._gathered = _gather_all(call, xs)
+            self._gathered = _gather_all(call, tensors)
         else:
             with steps_collected() as self._finish:
-                self._gathered = _gather_all(call, xs)
+                self._gathered = _gather_all(call, tensors)
 
     def __del__(self) -> None:
         for finish in getattr(self, "_finish", ()):  # never waited for: the other ranks have their part of it
@@ -80,43 +103,19 @@ class Gathering(Generic[T]):
         """The gathered tensor, or tensors in a container like the one passed in, and the sizes."""
         while self._finish:
             self._finish.pop(0)()
-        if isinstance(self._x, Tensor):
-            return self._gathered[0], self._sizes
-        gathered: Any = self._gathered
-        if self._keys is not None:
-            by_key = dict(zip(self._keys, gathered, strict=True))
-            gathered = [(key, by_key[key]) for key in self._x]
-        kind = type(self._x)
-        return getattr(kind, "_make", kind)(gathered), self._sizes  # a namedtuple is made in its own way
+        return _closed(self._x, self._places, self._gathered), self._sizes
 
 
-def _agree(call: _Call, op: str, xs: list[Any], check: bool | None) -> tuple[Any, ...]:
-    """The call and the tensors, agreed on where sizes are not given, or where `check` says so."""
-    if check is False and call.sizes is None:
-        xs = [BadInputError("check=False needs sizes: without them the ranks have to ask each other")]
-    if not check or call.sizes is None:
-        return call.agree(op, *xs)
-    try:
-        given = ints_of(call.sizes)
-    except (RuntimeError, TypeError, ValueError) as error:
-        given, xs = (), [BadInputError(f"sizes {call.sizes}: {error}")]
-    if _is_compiling():  # its numbers may be symbols there, and no text
-        return call, *call._replace(sizes=None).agree(op, *xs)[1:]
-    agreed, *xs = call._replace(sizes=None).agree(f"{op} with sizes {given}", *xs)
-    if agreed.sizes != given:
-        raise BadInputError(f"cannot gather: sizes {given} were given, but the ranks have {agreed.sizes}")
-    return call._replace(sizes=given), *xs
-
-
-def _gather_all(call: _Call, xs: list[Tensor]) -> list[Tensor]:
-    """Every tensor gathered, in one order of collectives on every rank."""
+def _gather_all(call: _Call, xs: list[Tensor], adjoint: bool = False) -> list[Tensor]:
+    """Every tensor gathered, or summed by the adjoint, in one order of collectives on every rank."""
     if not call.summed:
         return [_differentiably(call, [x])[0] for x in xs]
     # one Function for all that want a summed gradient: autograd's zeros stand in for those that a rank's loss leaves
     # out, so that every rank enters the same sums in the same order
     joined = [x.requires_grad and torch.is_grad_enabled() for x in xs]
-    moved = iter(_differentiably(call, [x for x, joins in zip(xs, joined, strict=True) if joins]))
-    return [next(moved) if joins else call.gather(x) for x, joins in zip(xs, joined, strict=True)]
+    moved = iter(_differentiably(call, [x for x, joins in zip(xs, joined, strict=True) if joins], adjoint))
+    move = call.sum if adjoint else call.gather
+    return [next(moved) if joins else move(x) for x, joins in zip(xs, joined, strict=True)]
 
 
 def _differentiably(call: _Call, xs: list[Tensor], adjoint: bool = False) -> list[Tensor]:
@@ -125,9 +124,9 @@ def _differentiably(call: _Call, xs: list[Tensor], adjoint: bool = False) -> lis
     return xs
 
 
-def _check_alone(problem: Exception | None, xs: list[Any], dim: int, sizes: Sizes | None) -> tuple[int, ...]:
+def _check_alone(xs: list[Any], dim: int, sizes: Sizes | None) -> tuple[int, ...]:
     """The one size of tensors that nobody else has a part of; BadInputError where they cannot be used."""
-    if problem is not None:
+    for problem in [x for x in xs if isinstance(x, Exception)]:
         raise problem
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not (dist.is_available() and dist.is_initialized()):
         text = "WORLD_SIZE says that there are other ranks, but there is no process group: nothing is gathered"
@@ -136,9 +135,9 @@ def _check_alone(problem: Exception | None, xs: list[Any], dim: int, sizes: Size
         found = {x.shape[dim] for x in xs}  # IndexError where dim is out of range
         given = None if sizes is None else ints_of(sizes)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
-        shapes = [tuple(x.shape) if isinstance(x, Tensor) and not x.is_nested else type(x) for x in xs]
+        shapes = [tuple(x.shape) if _has_shape(x) else type(x) for x in xs]
         raise BadInputError(f"cannot gather {shapes} along dim {dim}, sizes {sizes}: {error}") from error
-    if len(found) > 1 or given not in (None, tuple(found)):
+    if len(found) != 1 or given not in (None, tuple(found)):
         raise BadInputError(f"sizes {given} for 1 rank with {sorted(found)} rows along dim {dim}")
     return tuple(found)
 
@@ -184,26 +183,29 @@ def all_gather_async(
     return Gathering(x, dim, sizes, grad, group, check)
 
 
-def reduce_scatter(x: Tensor, dim: int = 0, *, sizes: Sizes, group: Any = None, check: bool = True) -> Tensor:
+def reduce_scatter(x: T, dim: int = 0, *, sizes: Sizes, group: Any = None, check: bool = True) -> T:
     """Sum over ranks, and keep this rank's rows: the adjoint of `all_gather`; differentiable.
 
         (… sum(n) …) on every rank  ->  (… n_r …) on rank r
 
-    Sums of numbers narrower than 32 bits are accumulated in 32 bits or more. Bools are or-ed. The ranks agree first,
-    unless `check=False` says that every rank passes the same sizes, and wants a gradient or none does.
+    Takes a tensor, or a list, tuple or dict of tensors, as `all_gather` does. Sums of numbers narrower than 32 bits are
+    accumulated in 32 bits or more. Bools are or-ed. The ranks agree first, unless `check=False` says that every rank
+    passes the same sizes, and wants a gradient or none does.
 
     >>> reduce_scatter(torch.ones(3, 2), sizes=[3]).shape
     torch.Size([3, 2])
     """
+    op, places, xs = _opened("reduce_scatter", x)
     if not is_distributed(group := group_of(group)):
-        _check_alone(None, [x], dim, sizes)
+        _check_alone(xs, dim, sizes)
         return x
+    rank, tensors = dist.get_rank(group), [x for x in xs if not isinstance(x, Exception)]
     try:
-        own: Any = x.split(ints_of(sizes), dim)[dist.get_rank(group)]  # torch's own error where sizes do not add up
+        own: list[Any] = [x if isinstance(x, Exception) else x.split(ints_of(sizes), dim)[rank] for x in xs]
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        shape = tuple(x.shape) if isinstance(x, Tensor) and not x.is_nested else type(x)
-        own = BadInputError(f"sizes {sizes} for {shape}: {error}")
-    call, agreed = _agree(_Call(dim, sizes, True, group), "reduce_scatter", [own], check)
-    if agreed is not own:  # another rank wants the gradient
-        x = x.detach().clone().requires_grad_()
-    return _differentiably(call, [x], adjoint=True)[0]
+        own = [BadInputError(f"sizes {sizes}: {error}"), *xs]
+    call, *agreed = _Call(dim, sizes, True, group).agree(op, *own, check=check)
+    for i, part in enumerate(agreed):
+        if part.requires_grad and not tensors[i].requires_grad:  # another rank wants the gradient
+            tensors[i] = tensors[i].detach().clone().requires_grad_()
+    return _closed(x, places, _gather_all(call, tensors, adjoint=True))

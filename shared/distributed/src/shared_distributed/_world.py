@@ -15,7 +15,11 @@ _warn_once = cache(warnings.warn)
 
 def _graph_break(method: Any) -> Any:
     """A method that torch.compile never looks into, so that a compiled rank does in it what the others do."""
-    return lambda *args: (torch.compiler.disable(method) if _is_compiling() else method)(*args)
+    return lambda *args, **options: (torch.compiler.disable(method) if _is_compiling() else method)(*args, **options)
+
+
+def _has_shape(x: Any) -> bool:  # nested tensors and lazy parameters have none
+    return isinstance(x, Tensor) and not (x.is_nested or hasattr(x, "materialize"))
 
 
 def _is_distributed(group: Any = None) -> bool:

@@ -29,7 +29,7 @@ from torch.autograd import Function
 from ._compiled import _Call
 from ._differentiate import _Move
 from ._errors import StaleAnswerWarning
-from ._world import _is_compiling, _is_distributed, _long_tensor, _warn_once
+from ._world import _has_shape, _is_compiling, _is_distributed, _long_tensor, _warn_once
 
 
 def _gather(x: Tensor, dim: int, sizes: Any, all_reduce_grads: bool = False) -> tuple[Tensor, Tensor]:
@@ -63,14 +63,14 @@ def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple
 
 def all_gather_same_dim(t: Tensor) -> list[Tensor]:
     """Every rank's tensor, all of one shape, 0-d too. Carries no gradient."""
-    stacked = t.unsqueeze(0) if isinstance(t, Tensor) and t.layout == torch.strided and not t.is_nested else t
+    stacked = t.unsqueeze(0) if _has_shape(t) and t.layout == torch.strided else t
     call, stacked = _Call(0, None).agree("all_gather_same_dim", stacked)
-    return [part.clone() for part in call.gather(stacked)]
+    return [part.clone() for part in call._replace(sizes=[1] * len(call.sizes)).gather(stacked)]
 
 
 def gather_sizes(t: Tensor, *, dim: int) -> Tensor:
     """Every rank's size along `dim`; the ranks may differ in all else."""
-    usable = isinstance(t, Tensor) and not t.is_nested and dim in range(-t.ndim, t.ndim)  # if not, every rank hears
+    usable = _has_shape(t) and dim in range(-t.ndim, t.ndim)  # if not, every rank hears
     rows = torch.empty((t.shape[dim], 0), dtype=torch.uint8, device=t.device) if usable else t
     return _long_tensor(_Call(0 if usable else dim, None).agree("gather_sizes", rows)[0].sizes, t.device)
 

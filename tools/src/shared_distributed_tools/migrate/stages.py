@@ -192,8 +192,9 @@ def step_to(
     needed = [] if remove_module else [adapter.distribution]
     needed += [CORE_DISTRIBUTION] if stage == CORE_STAGE else []
     _require(project.repo, step, needed, requirements)
-    warning = "" if requirements or is_released() else _ON_NO_INDEX.format(adapter.distribution)
-    return replace(step, message=step.message or f"{seen.path} replaced by {adapter.distribution}", warning=warning)
+    unsaid = [] if is_released() else [name for name in needed if name not in map(name_in, requirements)]
+    message = step.message or f"{seen.path} replaced by {adapter.distribution}"
+    return replace(step, message=message, warning="\n".join(_ON_NO_INDEX.format(name) for name in unsaid))
 
 
 def _require(repo: Path, step: Step, needed: Sequence[str], requirements: Sequence[str]) -> None:

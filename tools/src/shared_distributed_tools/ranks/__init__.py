@@ -12,6 +12,6 @@ each inside the next, end whatever gets stuck:
     kill         the world is killed; the next `run` starts a new one
 """
 
-from .world import CRASHED, HUNG, Deadlines, RankError, World, WorldFailure, preload
+from .world import CRASHED, HUNG, Deadlines, RankError, World, WorldFailure, preload, start_server
 
-__all__ = ["CRASHED", "HUNG", "Deadlines", "RankError", "World", "WorldFailure", "preload"]
+__all__ = ["CRASHED", "HUNG", "Deadlines", "RankError", "World", "WorldFailure", "preload", "start_server"]

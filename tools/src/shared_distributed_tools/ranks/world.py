@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -28,6 +29,15 @@ _World = TypeVar("_World", bound="World")
 def preload(*modules: str) -> None:
     """Have the server of this process import these once. For the first world: later it has no effect."""
     _context.set_forkserver_preload([*modules, "torch.distributed", __name__])
+
+
+def start_server() -> None:
+    """Start the server of this process, unless it runs. Done early, it imports while this process does other work."""
+    if sys.platform == "linux":  # elsewhere the loopback has another name
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # no CUDA before the fork: it does not survive one
+    forkserver.ensure_running()
 
 
 class Deadlines(NamedTuple):
@@ -124,10 +134,7 @@ class World:
         self.processes, self._pipes, self._places = [], [], []
 
     def _start(self) -> None:
-        if sys.platform == "linux":  # elsewhere the loopback has another name
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # no CUDA before the fork: it does not survive one
+        start_server()
         folder = tempfile.mkdtemp(prefix="world-")
         for rank in range(self.size):
             where = Place(rank, self.size, self.backend, folder, self.deadlines.collective, self.prepare)

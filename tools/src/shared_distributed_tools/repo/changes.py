@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import RefusalError
 from ..terminal import echo, print_diff
-from .files import checked, clear_temporary_files, read, with_lf, write_atomically
+from .files import checked, clear_temporary_files, read, remove, with_lf, write_atomically
 from .git import Checkout
 
 
@@ -105,7 +105,7 @@ def carry_out(repo: Path, changes: Sequence[Change], message: str, *, write: boo
         clear_temporary_files(folder)
     for change in changes:
         if change.is_removed:
-            checked(repo, change.path).unlink()
+            remove(checked(repo, change.path), change.old)
         else:
             write_atomically(checked(repo, change.path), change.new, change.old, checkout.git_dir)
     echo(f"{files} changed. In {repo}:\n{what_to_type(changes, message)}", err=True)

@@ -111,13 +111,23 @@ def _replace(path: Path, content: bytes, expected: bytes | None, temporary: Path
             os.fsync(stream.fileno())
         if path.exists():
             temporary.chmod(path.stat().st_mode & 0o777)
-        if read(path) != expected:  # the last step before the replacement
-            msg = f"{path} was changed while this ran, and is left as it is; run this again"
-            raise RefusalError(msg)
+        _refuse_changed(path, expected)  # the last step before the replacement
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def remove(path: Path, expected: bytes | None) -> None:
+    """Remove a file. RefusalError if it holds something else than when that was shown."""
+    _refuse_changed(path, expected)
+    path.unlink()
+
+
+def _refuse_changed(path: Path, expected: bytes | None) -> None:
+    if read(path) != expected:
+        msg = f"{path} was changed while this ran, and is left as it is; run this again"
+        raise RefusalError(msg)
 
 
 def clear_temporary_files(folder: Path) -> None:

@@ -18,6 +18,7 @@ import tokenize
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -123,37 +124,37 @@ class Tree:
 
     def _walk(self) -> Iterator[str]:
         is_installed = bool(_INSTALLED & set(self.root.resolve().parts)) or os.path.lexists(self.root / "pyvenv.cfg")
-        for folder, subfolders, names in os.walk(self.root, onerror=self._unreadable_folder):
-            here = Path(folder)
-            links = [name for name in subfolders if (here / name).is_symlink()]
-            # os.path, since Path's own question raises in a folder without permission
-            environments = [name for name in subfolders if os.path.lexists(here / name / "pyvenv.cfg")]
-            installed = [] if is_installed else [*environments, *_INSTALLED.intersection(subfolders)]
-            for name in installed:
-                why = "installed packages; give the folder itself to have it looked at"
-                self.give_up(self._relative(here / name), why, may_hide_a_copy=False)
-            left_out = {*_NEVER, *links, *installed}
-            subfolders[:] = [name for name in subfolders if name not in left_out]
-            for name in [*links, *(name for name in names if name.endswith(_SUFFIXES))]:
-                path = here / name
-                if path.is_symlink():
+        waiting = [self.root]  # a stack: folders may be nested deeper than calls
+        while waiting:
+            here = waiting.pop()
+            try:
+                entries = list(os.scandir(here))
+            except OSError as error:
+                self.give_up(self._relative(here), f"cannot be read: {error.strerror}")
+                continue
+            for entry in entries:
+                path = here / entry.name
+                if entry.is_symlink():
                     self._note_link(path)
-                else:
-                    yield self._relative(path)
+                elif not entry.is_dir(follow_symlinks=False):
+                    if entry.name.endswith(_SUFFIXES):
+                        yield self._relative(path)
+                elif not is_installed and (entry.name in _INSTALLED or os.path.lexists(path / "pyvenv.cfg")):
+                    why = "installed packages; give the folder itself to have it looked at"
+                    self.give_up(self._relative(path), why, may_hide_a_copy=False)
+                elif entry.name not in _NEVER:
+                    waiting.append(path)
 
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
-    def _unreadable_folder(self, error: OSError) -> None:
-        self.give_up(self._relative(Path(error.filename)), f"cannot be read: {error.strerror}")
-
     def _note_link(self, path: Path) -> None:
-        try:
-            leads_out = not path.resolve(strict=True).is_relative_to(self.root.resolve())
-            why = "a link that leads out of the folder" if leads_out else ""
-        except (OSError, RuntimeError):  # RuntimeError: a loop, before Python 3.13
-            why = "a link that leads nowhere"
-        if why:
+        why, could_matter = "a link that leads nowhere", path.name.endswith(_SUFFIXES)
+        with suppress(OSError, RuntimeError):  # RuntimeError: a loop, before Python 3.13
+            target = path.resolve(strict=True)
+            could_matter = could_matter or target.is_dir()
+            why = "" if target.is_relative_to(self.root.resolve()) else "a link that leads out of the folder"
+        if why and could_matter:
             self.give_up(self._relative(path), why, may_hide_a_copy=False)
 
     def _read(self, path: str) -> bytes | None:
