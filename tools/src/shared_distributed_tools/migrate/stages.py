@@ -216,8 +216,9 @@ def _require(repo: Path, step: Step, needed: Sequence[str], requirements: Sequen
 def _to_core(project: Project, seen: Vendored, adapter: Adapter, remove_module: bool) -> Step:
     """Every file that is proven, and what is left to a person."""
     tree = project.tree
+    texts = texts_of(tree)
     uses = [use for use in find_uses(tree, seen.path, [*adapter.api]) if use.source.path != seen.path]
-    files = look_at_files(tree, uses, adapter)
+    files = [file for file in look_at_files(tree, uses, adapter) if file.source.path in texts]  # those that git tracks
     proven = [file for file in files if file.is_proven]
     changes = [Change(file.source.path, tree.content(file.source.path), moved(tree, file)) for file in proven]
     left = [f"{file.source.path} stays: {file.stays}" for file in files if file.stays]
@@ -233,7 +234,7 @@ def _to_core(project: Project, seen: Vendored, adapter: Adapter, remove_module: 
         )
         raise RefusalError(msg)
     if remove_module:
-        texts = texts_of(tree) | {one.path: one.new.decode(errors="replace") for one in changes}
+        texts |= {one.path: one.new.decode(errors="replace") for one in changes}
         found = mentions(texts, seen.path)
         kept = [*left, *(f"{one.path}:{one.line}: {one.text}" for one in found if one.is_python)]
         if kept:

@@ -65,7 +65,9 @@ def texts_of(tree: Tree) -> dict[str, str]:
     for path in paths:
         with contextlib.suppress(UnreadableError):  # larger than any text, or no plain file
             if path.is_relative_to(tree.root) and not path.is_symlink():
-                texts[path.relative_to(tree.root).as_posix()] = (read(path) or b"").decode(errors="replace")
+                name = path.relative_to(tree.root).as_posix()
+                content = read(path) or tree.content(name) or b""  # the tree also has what a sparse checkout leaves out
+                texts[name] = content.decode(errors="replace")
     return texts
 
 
