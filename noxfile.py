@@ -167,6 +167,15 @@ def newest(session: nox.Session) -> None:
     test_with(session, "torch", "numpy")
 
 
+@nox.session(default=False)
+@nox.parametrize("version", ["==2.4.1", "==2.10.0", ""], ids=["2.4.1", "2.10.0", "newest"])
+def compiled(session: nox.Session, version: str) -> None:
+    """torch.compile on an old, a middle and the newest torch, each in an environment of its own (5 GB each)."""
+    session.install(f"torch{version}", "numpy", "setuptools", "einops", "pytest", "hypothesis", *EDITABLE)
+    files = ["tests/core/test_compile.py", "tests/core/test_compiled_like_eager.py"]
+    session.run("pytest", "-q", *files, *session.posargs)
+
+
 def test_with(session: nox.Session, *requirements: str) -> None:
     """The core, the adapters and the vendored files, with another torch than the one that is pinned."""
     session.install(*requirements, "einops", "pytest", "hypothesis", *EDITABLE)

@@ -33,7 +33,7 @@ from tests.adapters.sound import (
 )
 from tests.support import Worlds
 from tests.support.adapters import ADAPTERS, SUBJECTS, marked, of_adapter
-from tests.support.old_torch import needs_compile
+from tests.support.old_torch import WHOLE, needs_compile
 from tests.support.oracle import Case, gathered, same, upstream, values
 
 SUMMED = [subject for subject in SUBJECTS if subject.endswith("sum")]
@@ -365,7 +365,7 @@ def test_compiled_regions(
     case = Case((1, 2, 3), 0, "float32")
     shape = gathered(case).shape
     subject = f"{name} {'sum' if summed else 'local'}"
-    whole = not request.config.getoption("--vendored") and (how != "function" or given)
+    whole = WHOLE and not request.config.getoption("--vendored") and (how != "function" or given)
     answers = worlds.get(backend, 3).run(compiled_on, compiled, whole, name, how, summed, given, case)
     for rank, (out, sizes, gradient, broken) in enumerate(answers):
         assert same(out, gathered(case) * 2 + 1)

@@ -19,6 +19,7 @@ from tests.adapters.gradients import loss_of
 from tests.core.core import watched
 from tests.support.calls import Outcome, attempt
 from tests.support.gather import gather_by
+from tests.support.old_torch import WHOLE
 from tests.support.oracle import upstream, values
 
 Sizes = tuple[int, ...]
@@ -266,7 +267,7 @@ def compiled_pair(given: bool, sizes: Sizes) -> tuple[list[int], bool]:
     x, y = (t.requires_grad_() for t in inputs)
     expected = torch.autograd.grad(loss(x, y), (x, y))
     with watched() as calls:
-        value = torch.compile(loss, fullgraph=True)(x, y)
+        value = torch.compile(loss, fullgraph=WHOLE)(x, y)
     found = torch.autograd.grad(value, (x, y))
     whole = [received for name, _, received in calls if name == "all_to_all_single"]
     return whole, all(torch.allclose(f, e, rtol=1e-4) for f, e in zip(found, expected, strict=True))
@@ -282,5 +283,5 @@ def compiled_and_left_out(given: bool, sizes: Sizes) -> list[float]:
         gathered, _ = core.all_gather(x, sizes=passed)
         return x * 2 + gathered.sum() if rank == 0 else x * 2
 
-    run = torch.compile(region, fullgraph=True, backend="aot_eager")
+    run = torch.compile(region, fullgraph=WHOLE, backend="aot_eager")
     return list(run(torch.full((sizes[rank],), float(rank + 1))).tolist())

@@ -12,6 +12,7 @@ import shared_distributed as core
 from tests.support.adapters import adapter
 from tests.support.calls import Outcome, attempt
 from tests.support.gather import gather_by
+from tests.support.old_torch import WHOLE
 from tests.support.oracle import upstream, values
 from tests.support.world import device
 
@@ -29,7 +30,7 @@ def compiled_like_eager(
         weight = torch.arange(1.0, gathered.shape[0] + 1, device=x.device).unsqueeze(1) * (rank + 1)
         return (gathered.sin() * weight).sum(), found
 
-    compiled = torch.compile(loss, fullgraph=True, backend=compiler)
+    compiled = torch.compile(loss, fullgraph=WHOLE, backend=compiler)
     wrong = []
     for sizes in rounds:
         x = (values(rank, (sizes[rank], 3), "float32") / 50).to(device()).requires_grad_()
@@ -52,7 +53,7 @@ def compiled_reduce_scatter(compiler: str, rounds: list[tuple[int, ...]]) -> lis
     def loss(x: Tensor, sizes: list[int]) -> Tensor:
         return (core.reduce_scatter(x, sizes=sizes).cos() * (rank + 1)).sum()
 
-    compiled = torch.compile(loss, fullgraph=True, backend=compiler)
+    compiled = torch.compile(loss, fullgraph=WHOLE, backend=compiler)
     right = []
     for sizes in rounds:
         x = upstream(rank, (sum(sizes), 2), "float32").to(device()).requires_grad_()
@@ -68,7 +69,7 @@ def compiled_group(members: list[int]) -> Any:
     if rank not in members:
         return None
     x = torch.full((rank + 1,), float(rank), device=device(), requires_grad=True)
-    run = torch.compile(lambda x: core.all_gather(x, group=group), fullgraph=True, backend="aot_eager")
+    run = torch.compile(lambda x: core.all_gather(x, group=group), fullgraph=WHOLE, backend="aot_eager")
     gathered, sizes = run(x)
     (gathered * gathered).sum().backward()
     return gathered.tolist(), list(sizes), x.grad.tolist()  # type: ignore[union-attr]
@@ -77,14 +78,14 @@ def compiled_group(members: list[int]) -> Any:
 def compiled_disagreement() -> Outcome:
     """The same error as eager, on every rank, out of a compiled region."""
     torch._dynamo.reset()
-    run = torch.compile(lambda x: core.all_gather(x)[0], fullgraph=True, backend="aot_eager")
+    run = torch.compile(lambda x: core.all_gather(x)[0], fullgraph=WHOLE, backend="aot_eager")
     return attempt(lambda: run(torch.ones(2, 3 + dist.get_rank(), device=device())))
 
 
 def compiled_clash_in_a_dict(how: str) -> Outcome:
     """A dict whose second tensor, or its key, or its gradient is another on the last rank."""
     torch._dynamo.reset()
-    run = torch.compile(lambda batch: core.all_gather(batch)[0]["a"], fullgraph=True, backend="aot_eager")
+    run = torch.compile(lambda batch: core.all_gather(batch)[0]["a"], fullgraph=WHOLE, backend="aot_eager")
     last = dist.get_rank() == dist.get_world_size() - 1
     second = torch.ones(2, 4 if how == "shape" and last else 3, requires_grad=not (how == "gradient" and last))
     key = "c" if how == "key" and last else "b"
@@ -102,7 +103,7 @@ def some_ranks_compiled_with_a_dict() -> list[float]:
         return gathered["a"] + 10 * gathered["b"]
 
     a, b = (torch.full((rank + 1,), start + rank, device=device(), requires_grad=True) for start in (0.0, 5.0))
-    run = torch.compile(total, fullgraph=True, backend="aot_eager") if rank == 0 else total
+    run = torch.compile(total, fullgraph=WHOLE, backend="aot_eager") if rank == 0 else total
     out = run(a, b)
     gradients = torch.autograd.grad((rank + 1) * out.sum(), (a, b))
     return [*out.tolist(), *gradients[0].tolist(), *gradients[1].tolist()]
@@ -110,14 +111,14 @@ def some_ranks_compiled_with_a_dict() -> list[float]:
 
 def compiled_wants(wants: list[bool]) -> Outcome:
     torch._dynamo.reset()
-    run = torch.compile(lambda x: core.all_gather(x)[0], fullgraph=True, backend="aot_eager")
+    run = torch.compile(lambda x: core.all_gather(x)[0], fullgraph=WHOLE, backend="aot_eager")
     x = torch.ones(2, 3, device=device(), requires_grad=wants[dist.get_rank()])
     return attempt(lambda: run(x).requires_grad)
 
 
 def compiled_wrong_sizes() -> Outcome:
     torch._dynamo.reset()
-    run = torch.compile(lambda x, sizes: core.all_gather(x, sizes=sizes)[0], fullgraph=True, backend="aot_eager")
+    run = torch.compile(lambda x, sizes: core.all_gather(x, sizes=sizes)[0], fullgraph=WHOLE, backend="aot_eager")
     return attempt(lambda: run(torch.ones(2, 3, device=device()), [5, 5]))
 
 
@@ -130,7 +131,7 @@ def some_ranks_compiled(subject: str) -> list[float]:
         return gather(x, 0, None)[0] * 2
 
     x = torch.full((rank + 1,), float(rank), device=device(), requires_grad=True)
-    run = torch.compile(total, fullgraph=True, backend="aot_eager") if rank == 0 else total
+    run = torch.compile(total, fullgraph=WHOLE, backend="aot_eager") if rank == 0 else total
     out = run(x)
     (gradient,) = torch.autograd.grad(out.sum(), x)
     return [*out.tolist(), *gradient.tolist()]
@@ -141,5 +142,5 @@ def stale_answers_while_compiling() -> dict[str, Any]:
     torch._dynamo.reset()
     ask = adapter("mirasol").get_is_distributed
     ask.cache_clear()
-    run = torch.compile(lambda x: x + 1 if ask() else x, fullgraph=True, backend="aot_eager")
+    run = torch.compile(lambda x: x + 1 if ask() else x, fullgraph=WHOLE, backend="aot_eager")
     return {"asked": run(torch.zeros(1, device=device())).item()}

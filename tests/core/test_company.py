@@ -34,6 +34,8 @@ from tests.support.old_torch import OLD, VERSION, needs_compile, needs_fsdp_on_c
 from tests.support.oracle import values
 
 pytestmark = pytest.mark.only_over("gloo", reason="DDP and FSDP call collectives that nccl-rules does not have")
+WITHOUT_WRAPPER = pytest.mark.only_over("gloo", "nccl-rules", reason="the tensors are on the CPU")
+COUNTED = pytest.mark.only_over("gloo", reason="gloo's collectives are counted")
 
 BATCHES = [(3, 1, 2), (2, 0, 4)]  # sizes by rank, of two batches in a row
 WORLD = len(BATCHES[0])
@@ -136,9 +138,10 @@ def test_autocast(subject: str, worlds: Worlds) -> None:
 
 
 @pytest.mark.parametrize("subject", marked(SUBJECTS))
-def test_autocast_on_some_ranks_only(subject: str, worlds: Worlds) -> None:
+@WITHOUT_WRAPPER
+def test_autocast_on_some_ranks_only(subject: str, backend: str, worlds: Worlds) -> None:
     """Outputs that differ in dtype: the same error on every rank, naming both, and the group goes on."""
-    answers = worlds.get("gloo", 3).run(autocast_on_some, subject, [True, False, True], (2, 0, 1))
+    answers = worlds.get(backend, 3).run(autocast_on_some, subject, [True, False, True], (2, 0, 1))
     assert [outcome.error for outcome, _ in answers] == ["DisagreementError"] * 3
     assert len({outcome.message for outcome, _ in answers}) == 1
     assert "rank 0" in answers[0][0].message
@@ -149,11 +152,12 @@ def test_autocast_on_some_ranks_only(subject: str, worlds: Worlds) -> None:
 
 @pytest.mark.parametrize("mode", ["no_grad", "inference"])
 @pytest.mark.parametrize("subject", marked(SUBJECTS))
-def test_modes_that_record_nothing(subject: str, mode: str, worlds: Worlds) -> None:
+@WITHOUT_WRAPPER
+def test_modes_that_record_nothing(subject: str, mode: str, backend: str, worlds: Worlds) -> None:
     """Values as ever, no gradient; sizes from there go back in; what was made there is gathered outside as well."""
     sizes = (2, 0, 3)
     parts = torch.cat([values(rank, (n, 3), "float32") for rank, n in enumerate(sizes)])
-    for seen in worlds.get("gloo", 3).run(without_gradient, subject, mode, sizes):
+    for seen in worlds.get(backend, 3).run(without_gradient, subject, mode, sizes):
         assert torch.equal(seen["gathered"], parts * 2)
         assert torch.equal(seen["outside"], parts * 3)
         assert seen["again"]
@@ -163,9 +167,10 @@ def test_modes_that_record_nothing(subject: str, mode: str, worlds: Worlds) -> N
 
 @pytest.mark.parametrize("mode", ["no_grad", "inference"])
 @pytest.mark.parametrize("subject", marked(SUBJECTS))
-def test_modes_that_differ_by_rank(subject: str, mode: str, worlds: Worlds) -> None:
+@WITHOUT_WRAPPER
+def test_modes_that_differ_by_rank(subject: str, mode: str, backend: str, worlds: Worlds) -> None:
     """A summed gradient: every rank is told. A local one: those that record get theirs."""
-    outcomes = worlds.get("gloo", 3).run(modes_by_rank, subject, ["grad", mode, "grad"])
+    outcomes = worlds.get(backend, 3).run(modes_by_rank, subject, ["grad", mode, "grad"])
     if subject.endswith("sum"):
         assert [outcome.error for outcome in outcomes] == ["DisagreementError"] * 3
         assert len({outcome.message for outcome in outcomes}) == 1
@@ -177,9 +182,10 @@ def test_modes_that_differ_by_rank(subject: str, mode: str, worlds: Worlds) -> N
 
 
 @pytest.mark.parametrize("subject", marked(SUMMED))
-def test_an_input_from_inference_mode_on_one_rank(subject: str, worlds: Worlds) -> None:
+@WITHOUT_WRAPPER
+def test_an_input_from_inference_mode_on_one_rank(subject: str, backend: str, worlds: Worlds) -> None:
     """It takes part in the others' summed gradient like any input that needs none."""
-    answers = worlds.get("gloo", 3).run(input_from_inference_mode, subject, 1)
+    answers = worlds.get(backend, 3).run(input_from_inference_mode, subject, 1)
     assert [gathered for gathered, _ in answers] == [[0.0, 1.0, 1.0, 2.0, 2.0, 2.0]] * 3
     assert [gradient for _, gradient in answers] == [[6.0], None, [6.0] * 3]
 
@@ -188,6 +194,7 @@ def test_an_input_from_inference_mode_on_one_rank(subject: str, worlds: Worlds) 
 
 
 @pytest.mark.parametrize("subject", marked(SUMMED))
+@COUNTED
 def test_several_gathers_in_one_backward(subject: str, worlds: Worlds) -> None:
     """Autograd undoes gathers in reverse order of their calls on every rank, however each one composes its loss."""
     sizes = (3, 1, 2)
@@ -204,14 +211,16 @@ def test_several_gathers_in_one_backward(subject: str, worlds: Worlds) -> None:
         assert sent == [3 * column, 2 * column, 1 * column]
 
 
-def test_gathers_that_a_loss_leaves_out(worlds: Worlds) -> None:
+@WITHOUT_WRAPPER
+def test_gathers_that_a_loss_leaves_out(backend: str, worlds: Worlds) -> None:
     """Gathered as one tuple, every rank enters every sum, whichever of the tensors its loss looks at."""
-    answers = worlds.get("gloo", 3).run(loss_on_one_of_two)
+    answers = worlds.get(backend, 3).run(loss_on_one_of_two)
     assert answers == [[[1.0] * n, [110.0] * n] for n in (1, 2, 3)]
 
 
 @needs_compile
 @pytest.mark.parametrize("given", [False, True], ids=["sizes not given", "sizes given"])
+@COUNTED
 def test_two_gathers_in_one_compiled_region(given: bool, worlds: Worlds) -> None:
     """Every rank runs them in the order in which they were written, whatever its compiler makes of the rest."""
     sizes = (2, 3)
@@ -222,7 +231,8 @@ def test_two_gathers_in_one_compiled_region(given: bool, worlds: Worlds) -> None
 
 @needs_compile
 @pytest.mark.parametrize("given", [False, True], ids=["sizes not given", "sizes given"])
-def test_a_compiled_gather_that_a_rank_leaves_out(given: bool, worlds: Worlds) -> None:
+@WITHOUT_WRAPPER
+def test_a_compiled_gather_that_a_rank_leaves_out(given: bool, backend: str, worlds: Worlds) -> None:
     """A rank that does not look at the gathered tensor still takes part, as it does in eager mode."""
-    answers = worlds.get("gloo", 2).run(compiled_and_left_out, given, (2, 3))
+    answers = worlds.get(backend, 2).run(compiled_and_left_out, given, (2, 3))
     assert answers == [[10.0, 10.0], [4.0, 4.0, 4.0]]

@@ -12,11 +12,11 @@ import torch.distributed as dist
 import shared_distributed as core
 from tests.support import Worlds
 from tests.support.calls import Outcome, attempt, usable_after
-from tests.support.old_torch import needs_whole_graphs
+from tests.support.old_torch import WHOLE, needs_compile, needs_whole_graphs
 from tests.support.oracle import same, upstream, values
 from tests.support.world import device
 
-pytestmark = needs_whole_graphs
+pytestmark = needs_compile
 
 # ------------------------------------------------------------------ on ranks
 
@@ -24,7 +24,7 @@ pytestmark = needs_whole_graphs
 def compiled_on(ranks: list[int], function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, compiled whole where this rank is among them."""
     torch._dynamo.reset()
-    return torch.compile(function, fullgraph=True, backend="aot_eager") if dist.get_rank() in ranks else function
+    return torch.compile(function, fullgraph=WHOLE, backend="aot_eager") if dist.get_rank() in ranks else function
 
 
 def checked(ranks: list[int], how: str) -> Outcome:
@@ -112,6 +112,7 @@ def test_with_the_check_a_right_call_is_right(ranks: list[int], backend: str, wo
     assert [o.value for o in worlds.get(backend, 2).run(checked, ranks, "right")] == [expected] * 2
 
 
+@needs_whole_graphs
 def test_the_check_sees_who_wants_a_gradient(backend: str, worlds: Worlds) -> None:
     """Where all are compiled no input is replaced: all raise, and see whose input requires no gradient."""
     outcomes = worlds.get(backend, 2).run(checked, [0, 1], "gradient")

@@ -12,6 +12,7 @@ from torch import Tensor
 import shared_distributed as core
 from tests.support import Worlds
 from tests.support.calls import Outcome, attempt, usable_after
+from tests.support.old_torch import WHOLE, needs_compile
 from tests.support.oracle import same, upstream, values
 from tests.support.world import device
 
@@ -96,7 +97,7 @@ def gathered_in(kind: str, compiled: bool) -> tuple[Any, ...]:
     gather: Any = core.all_gather
     if compiled:
         torch._dynamo.reset()
-        gather = torch.compile(lambda given: core.all_gather(given, sizes=SIZES), fullgraph=True, backend="aot_eager")
+        gather = torch.compile(lambda given: core.all_gather(given, sizes=SIZES), fullgraph=WHOLE, backend="aot_eager")
     container, sizes = gather(given)
     assert tuple(sizes) == SIZES
     assert shown(given) == (*shown(filled(kind, b, a))[:-1], [b, a]), "the caller's own was written to"
@@ -140,6 +141,16 @@ def test_a_container_comes_back_as_what_it_was(kind: str, backend: str, worlds: 
     for *what, tensors in worlds.get(backend, 3).run(gathered_in, kind, False):
         assert tuple(what) == expected_of(kind)
         assert same(tensors[0], torch.cat([b for b, _ in parts]))
+        assert same(tensors[1], torch.cat([a for _, a in parts]))
+
+
+@needs_compile
+@pytest.mark.parametrize("kind", ["dict", "OrderedDict", "namedtuple", "list"])  # Dynamo returns no defaultdict
+def test_a_container_comes_back_from_a_compiled_region(kind: str, backend: str, worlds: Worlds) -> None:
+    """As what it was, there too."""
+    parts = [of_rank(rank) for rank in range(3)]
+    for *what, tensors in worlds.get(backend, 3).run(gathered_in, kind, True):
+        assert tuple(what) == expected_of(kind)
         assert same(tensors[1], torch.cat([a for _, a in parts]))
 
 

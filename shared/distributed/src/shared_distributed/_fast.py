@@ -73,7 +73,7 @@ class FastCall(_Call):
     def spread(self, rows: Tensor, counts: list[int]) -> None:
         """The headers of an exchange; rows go through `gather`. Not by all-to-all: one that meets rows would abort."""
         rank, blocks, root = dist.get_rank(self.group), list(rows.split(counts)), _global_rank(0, self.group)
-        if self.backends[rows.device.type] == "gloo" and len(blocks) > 2:
+        if self.transport(rows.device) is TRANSPORTS["gloo"] and len(blocks) > 2:
             dist.gather(blocks[rank].clone(), blocks if rank == 0 else None, root, self.group)
             dist.broadcast(rows, root, self.group)
         else:
