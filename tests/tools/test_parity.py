@@ -472,5 +472,5 @@ def test_a_file_that_cannot_be_compared_is_an_error(tmp_path: Path, content: byt
         file.write_bytes(content)
     result = run("parity", file, "--adapter", "spear-tts")
     assert (result.exit_code, type(result.exception)) == (2, SystemExit)
-    assert result.output.startswith(f"Error: {file}")
+    assert f"Error: {file}" in result.stderr
     assert words in result.output
