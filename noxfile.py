@@ -288,4 +288,4 @@ def release(session: nox.Session) -> None:
         file.write_text(re.sub(r"(shared-distributed(?:-tools)?[>=]=)[\d.]+", rf"\g<1>{version}", text))
     changes = ROOT / "CHANGELOG.md"
     changes.write_text(changes.read_text().replace("## [Unreleased]", f"## [Unreleased]\n\n## [{version}]", 1))
-    session.log("version %s: look at the diff, run nox -s tests build, commit and tag", version)
+    session.log("version %s: look at the diff, run nox -s everything build, commit and tag", version)

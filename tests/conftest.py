@@ -20,8 +20,8 @@ WORLD_SIZES = (1, 2, 3, 4, 8)
 SUITES = ("core", *ADAPTERS, "tools")
 HERE = Path(__file__).parent
 # Fewer worlds for the vendored files, which are the packages' code, and over nccl-rules, where every operation costs an
-# exchange. Left out there: the matrix on four and eight ranks (four meet in test_gradients and test_core), most batches
-# of test_fuzz, and what `only_over` gives a reason for.
+# exchange. Left out there: the matrix on four and eight ranks (four meet in test_gradients and test_groups), most
+# batches of test_fuzz, and what `only_over` gives a reason for.
 FEWER_SIZES = (1, 2, 3)
 
 

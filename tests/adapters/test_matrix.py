@@ -31,7 +31,7 @@ def complaints(case: Case, rank: int, result: Result, subject: str) -> list[str]
         if sizes.dtype != torch.int64:
             found.append(f"sizes are {sizes.dtype}")
         sizes = sizes.tolist()
-    if sizes != expected_sizes or type(sizes) is not type(expected_sizes):
+    if sizes != expected_sizes or not isinstance(sizes, type(expected_sizes)):
         found.append(f"sizes {sizes!r}, expected {expected_sizes!r}")
     if (result.gradient is None) != (case.dtype in ("bool", "int16", "int64")):
         found.append(f"gradient {result.gradient}")

@@ -16,11 +16,11 @@ from torch.utils.checkpoint import checkpoint
 
 import shared_distributed as core
 from tests.adapters.gradients import loss_of
-from tests.core.core import watched
 from tests.support.calls import Outcome, attempt
 from tests.support.gather import gather_by
 from tests.support.old_torch import WHOLE
 from tests.support.oracle import upstream, values
+from tests.support.watch import watched
 
 Sizes = tuple[int, ...]
 Gradients = dict[str, Tensor]

@@ -8,10 +8,10 @@
 | non-contiguous tensors reach a collective       | here, test_matrix                                      |
 | the second derivative of a summed gradient      | test_gradients                                         |
 | ranks that disagree abort or hang               | test_bad_input                                         |
-| padding travels, and is selected away           | test_core: only real rows travel                       |
+| padding travels, and is selected away           | test_transports: only real rows travel                 |
 | device-to-host syncs                            | here                                                   |
-| int16, fp8, unsigned 16-bit                     | test_core: every dense dtype                           |
-| no group argument; nothing compiles             | test_core: subgroups; test_compile                     |
+| int16, fp8, unsigned 16-bit                     | test_dtypes: every dense dtype                         |
+| no group argument; nothing compiles             | test_groups, test_compile                              |
 """
 
 import builtins
@@ -23,12 +23,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.core import counted
 from tests.core.fake import syncs_on_cuda
 from tests.support import World, Worlds
 from tests.support.adapters import ADAPTERS, SUBJECTS, marked
 from tests.support.old_torch import needs_fake_group
 from tests.support.oracle import Case
+from tests.support.watch import counted
 
 CORE = Path(__file__).resolve().parents[2] / "shared/distributed/src/shared_distributed"
 

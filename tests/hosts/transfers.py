@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 import shared_distributed as core
+from tests.support.gather import pad_to_longest
 from tests.support.hosts import address
 from tests.support.oracle import values
 
@@ -31,18 +32,11 @@ def transfer(what: str, sizes: tuple[int, ...], width: int) -> bool:
         everyones = [values(r, (total, width), "float32") for r in range(len(sizes))]
         right = torch.equal(summed, torch.stack(everyones).sum(0).split(sizes)[rank])
     elif what == "pad to longest":
-        right = torch.equal(pad_to_longest(rows[rank], sizes), torch.cat(rows))
+        right = torch.equal(pad_to_longest(rows[rank], 0, sizes), torch.cat(rows))
     else:
         right = what == "nothing"
     dist.barrier()
     return right
-
-
-def pad_to_longest(rows: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
-    """The gather that the originals do."""
-    padded = [rows.new_empty(max(sizes), rows.shape[1]) for _ in sizes]
-    dist.all_gather(padded, torch.nn.functional.pad(rows, (0, 0, 0, max(sizes) - len(rows))))
-    return torch.cat([block[:n] for block, n in zip(padded, sizes, strict=True)])
 
 
 def until_it_fails(marker: str, rows: int, seconds: float) -> tuple[str, str, float]:

@@ -8,12 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional
 
 import shared_distributed as core
 from tests.support import Worlds
 from tests.support.calls import Outcome, attempt
-from tests.support.gather import scatter_in_memory
+from tests.support.gather import pad_to_longest, scatter_in_memory
 from tests.support.oracle import same, upstream, values
 
 # ------------------------------------------------------------------ on ranks
@@ -159,15 +158,10 @@ def operations(sizes: tuple[int, ...]) -> tuple[list[str], list[str]]:
 
 
 def pad_and_gather(x: Tensor, dim: int) -> Tensor:
-    """The naive way: pad to the longest rank, gather, drop the padding."""
+    """The naive way, which asks for the sizes first."""
     sizes = [torch.zeros(1, dtype=torch.long) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, torch.tensor([x.shape[dim]]))
-    missing = int(max(sizes)) - x.shape[dim]
-    if missing:  # the longest rank's tensor goes as it is
-        x = functional.pad(x, (0, 0) * (x.ndim - 1 - dim) + (0, missing))
-    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in sizes]
-    dist.all_gather(parts, x)
-    return torch.cat([part.narrow(dim, 0, int(n)) for part, n in zip(parts, sizes, strict=True)], dim)
+    return pad_to_longest(x, dim, [int(n) for n in sizes])
 
 
 def gathered_by(how: str, contiguous: bool) -> Outcome:

@@ -2,12 +2,13 @@
 """Every way to gather that the project offers, under one call, and runs of cases through them."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn import functional
 
 from tests.support.oracle import Case, Result, upstream, values
 from tests.support.world import device
@@ -70,3 +71,13 @@ def scatter_in_memory(x: Tensor) -> Tensor:
     view = buffer[..., 0].permute(*range(x.ndim - 1, -1, -1))
     view.copy_(x)
     return view
+
+
+def pad_to_longest(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """The gather that the originals do: pad to the longest rank, gather, drop the padding."""
+    missing = max(sizes) - x.shape[dim]
+    if missing:  # the longest rank's tensor goes as it is
+        x = functional.pad(x, (0, 0) * (x.ndim - 1 - dim) + (0, missing))
+    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in sizes]
+    dist.all_gather(parts, x)
+    return torch.cat([part.narrow(dim, 0, n) for part, n in zip(parts, sizes, strict=True)], dim)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: MIT
+"""How bytes move: every transport gives the same, collectives are counted, memory is watched."""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import shared_distributed as core
+from tests.adapters.sound import low_precision_gradient
+from tests.support import Worlds
+from tests.support.gather import gather_by, run_case
+from tests.support.old_torch import needs_gloo_reduce_scatter
+from tests.support.oracle import DIMS, SIZES, Case, Result, gathered, gradient, same, sizes_of
+from tests.support.watch import counted
+from tests.support.world import place
+
+# ------------------------------------------------------------------ on ranks
+
+
+fast = importlib.import_module("shared_distributed._fast")
+
+
+@contextmanager
+def forced(gather: str, total: str, small: int) -> Iterator[None]:
+    """Only the named transports, with `small` as the border between small and large."""
+    saved, backend = (fast.TRANSPORTS, fast._SMALL), place().backend
+    ways = fast.TRANSPORTS[backend]._replace(gather=getattr(fast, gather), total=getattr(fast, total))
+    fast.TRANSPORTS, fast._SMALL = {backend: ways}, small
+    try:
+        yield
+    finally:
+        fast.TRANSPORTS, fast._SMALL = saved
+
+
+def run_forced(gather: str, total: str, small: int, cases: list[Case]) -> list[Result]:
+    with forced(gather, total, small):
+        return [run_case(gather_by("core sum"), case) for case in cases]
+
+
+def low_precision_sum(gather: str, total: str, small: int) -> list[float]:
+    """As in `tests.adapters.sound`, over the named transports only."""
+    with forced(gather, total, small):
+        return low_precision_gradient("core sum", "bfloat16", 256.0)
+
+
+def peak_over_output(dim: int) -> float:
+    """The most that a gather allocates at one time, over the size of its output; 4 MiB a rank."""
+    from bench.measure import peak_bytes
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    sizes = [1024 * (r + 1) for r in range(world)]
+    shape = [4, 1024]
+    shape[dim] = sizes[rank] * (1 if dim == 0 else 4)
+    sizes = [n * (1 if dim == 0 else 4) for n in sizes]
+    shape[1 - dim] = 1024 if dim == 0 else 256
+    x = torch.zeros(shape)
+    core.all_gather(x, dim, sizes=sizes)  # whatever is made once is made here
+    output = sum(sizes) * shape[1 - dim] * 4
+    return peak_bytes(lambda: core.all_gather(x, dim, sizes=sizes)) / output
+
+
+# ------------------------------------------------------------------ tests
+
+
+GLOO_ONLY = pytest.mark.only_over("gloo", reason="gloo's collectives are counted, or a transport is forced on it")
+
+
+EVERY_TRANSPORT = pytest.mark.parametrize(
+    ("gather", "total", "small"),
+    [
+        ("_gather_on_gloo", "_sum_on_gloo", 1 << 40),
+        ("_gather_by_broadcasts", "_sum_on_gloo", -1),
+        ("_gather_by_broadcasts", "_sum_by_all_reduce", 0),
+        pytest.param("_gather_by_broadcasts", "_sum_on_nccl", 0, marks=needs_gloo_reduce_scatter),
+    ],
+    ids=["all-to-all", "broadcasts and even shares", "broadcasts and all-reduce", "reduce-scatter"],
+)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int16", "complex64"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4], ids="W{}".format)
+@EVERY_TRANSPORT
+@GLOO_ONLY
+def test_every_transport_gives_the_same(
+    gather: str, total: str, small: int, dtype: str, ranks: int, worlds: Worlds
+) -> None:
+    """Each way to move bytes, forced, over every dim and kind of sizes, and one rank with nearly all rows."""
+    # what moves bytes sees neither strides nor how sizes were passed: one kind of each
+    cases = [Case(sizes_of(kind, ranks), dim, dtype, "list") for kind in SIZES for dim in DIMS]
+    cases += [Case((9,) + (1,) * (ranks - 1), dim, dtype, "list") for dim in (0, 1)]
+    by_rank = worlds.get("gloo", ranks).run(run_forced, gather, total, small, cases)
+    for rank, results in enumerate(by_rank):
+        for case, result in zip(cases, results, strict=True):
+            assert same(result.gathered, gathered(case)), case
+            assert result.gradient is None or same(result.gradient, gradient(case, rank, "sum")), case
+
+
+@EVERY_TRANSPORT
+@GLOO_ONLY
+def test_every_transport_sums_half_precision_in_float32(gather: str, total: str, small: int, worlds: Worlds) -> None:
+    """As in test_sound, for each of them, forced."""
+    answers = worlds.get("gloo", 4).run(low_precision_sum, gather, total, small)
+    assert answers == [[260.0] * 4] * 4
+
+
+SKEWED = Case((40, 1, 1, 1), 0, "float32", "list", other=(1, 16))
+
+
+@pytest.mark.parametrize(
+    ("case", "forward", "backward"),
+    [
+        (SKEWED, ["all_to_all_single"], ["all_to_all_single"]),
+        (SKEWED._replace(given="no"), ["gather", "broadcast", "all_to_all_single"], ["all_to_all_single"]),
+        (SKEWED._replace(dim=1, other=(3, 1), sizes=(5, 2, 3, 4)), ["all_to_all_single"], ["all_to_all_single"]),
+    ],
+    ids=["sizes given", "sizes not given", "dim 1"],
+)
+@GLOO_ONLY
+def test_collectives_are_counted(case: Case, forward: list[str], backward: list[str], worlds: Worlds) -> None:
+    """Small tensors: one collective a direction, and the headers where sizes are not given. No other, unseen."""
+    for sent, returned in worlds.get("gloo", 4).run(counted, "core sum", case):
+        assert [name for name, *_ in sent] == forward
+        assert [name for name, *_ in returned] == backward
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@GLOO_ONLY
+def test_only_real_rows_travel(dim: int, worlds: Worlds) -> None:
+    """Large and skewed: each rank takes in exactly the other ranks' bytes, with no padding."""
+    sizes = (30000, 10, 0, 500)
+    case = Case(sizes, dim, "float32", "list", other=(8, 8))
+    row = 8 * 4
+    for rank, (sent, _) in enumerate(worlds.get("gloo", 4).run(counted, "core local", case)):
+        assert [(name, nbytes) for name, nbytes, _ in sent] == [("broadcast", n * row) for n in sizes], rank
+
+
+def test_the_local_gradient_needs_no_communication(backend: str, worlds: Worlds) -> None:
+    """grad='local' is a plain slice."""
+    for _, returned in worlds.get(backend, 4).run(counted, "core local", SKEWED):
+        assert returned == []
+
+
+@GLOO_ONLY
+def test_a_skewed_sum_is_shared_out(worlds: Worlds) -> None:
+    """Large and skewed: no rank takes in more than its even share of each rank's rows, and its own rows of the sum."""
+    sizes = (60000, 10, 0, 500)
+    case = Case(sizes, 0, "float32", "list", other=(1, 16))
+    total = sum(sizes) * 16 * 4
+    for rank, (_, returned) in enumerate(worlds.get("gloo", 4).run(counted, "core sum", case)):
+        assert [name for name, *_ in returned] == ["all_to_all_single"] * 2
+        taken = [into for _, _, into in returned]
+        assert abs(taken[0] - total) <= 4 * 4  # W times the W-th part
+        assert taken[1] == sizes[rank] * 16 * 4
+
+
+@pytest.mark.parametrize(("dim", "buffers"), [(0, 1), (1, 2)])
+@pytest.mark.only_over("gloo", reason="what is watched is the CPU's allocator")
+def test_memory_is_the_output_and_at_most_one_more(dim: int, buffers: int, worlds: Worlds) -> None:
+    """Large tensors: along dim 0 nothing but the output is allocated, along others one buffer of its size more."""
+    for peak in worlds.get("gloo", 3).run(peak_over_output, dim):
+        assert buffers - 0.01 < peak < buffers + 0.05

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""Which collectives a rank enters, and with how many bytes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tests.support.gather import gather_by, make_input
+from tests.support.oracle import Case, upstream
+from tests.support.world import device
+
+COLLECTIVES = (
+    "all_to_all_single", "all_gather", "gather", "broadcast", "all_reduce", "reduce_scatter", "isend", "irecv",
+)  # fmt: skip
+
+
+@contextmanager
+def watched() -> Iterator[list[tuple[str, int, int]]]:
+    """Every collective entered meanwhile, with its bytes; each tensor handed over must be contiguous."""
+    calls: list[tuple[str, int, int]] = []
+    originals = {name: getattr(dist, name) for name in COLLECTIVES}
+
+    def watch(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            flat = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(t, Tensor)]
+            assert all(t.is_contiguous() for t in flat), f"{name} was handed a non-contiguous tensor"
+            nbytes = [t.numel() * t.element_size() for t in flat]
+            calls.append((name, nbytes[-1], sum(nbytes[:-1])))
+            return original(*args, **kwargs)
+
+        return wrapper
+
+    for name, original in originals.items():
+        setattr(dist, name, watch(name, original))
+    try:
+        yield calls
+    finally:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+
+
+def counted(subject: str, case: Case) -> tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]:
+    """The collectives of a gather's forward and of its backward."""
+    rank = dist.get_rank()
+    x = make_input(case, rank).requires_grad_()
+    sizes = list(case.sizes) if case.given == "list" else None
+    with watched() as forward:
+        gathered, _ = gather_by(subject)(x, case.dim, sizes)
+    arriving = upstream(rank, gathered.shape, case.dtype).to(device())
+    with watched() as backward:
+        torch.autograd.grad(gathered, x, arriving)
+    return list(forward), list(backward)
