@@ -66,8 +66,9 @@ def texts_of(tree: Tree) -> dict[str, str]:
         with contextlib.suppress(UnreadableError):  # larger than any text, or no plain file
             if path.is_relative_to(tree.root) and not path.is_symlink():
                 name = path.relative_to(tree.root).as_posix()
-                content = read(path) or tree.content(name) or b""  # the tree also has what a sparse checkout leaves out
-                texts[name] = content.decode(errors="replace")
+                # the tree also has what a sparse checkout leaves out
+                content = tree.content(name) if name in tree.files else read(path)
+                texts[name] = (content or b"").decode(errors="replace")
     return texts
 
 
