@@ -94,11 +94,13 @@ def pull_request(plan: Plan) -> list[str]:
         return []
     lines = len((project.tree.content(project.copy) or b"").splitlines())
     proven = [file.source.path for file in plan.files if file.is_proven]
+    if project.stage == PACKAGE and not proven:
+        return []
     if project.stage == PACKAGE:
         return [
             f"Use {CORE_DISTRIBUTION} directly in {len(proven)} of {len(plan.files)} files",
             f"- {project.copy} stays, for those who import it. Values and gradients are the same.",
-            f"- To check: `adapters plan REPO` lists each line; {', '.join(proven) or 'no file'} would change.",
+            f"- To check: `adapters plan REPO` lists each line; {', '.join(proven)} would change.",
         ]
     if project.stage == VENDORED:
         return [

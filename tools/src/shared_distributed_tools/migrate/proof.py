@@ -108,7 +108,8 @@ def _reads(node: ast.AST, name: str) -> list[ast.Name]:
 def _gradient(flags: list[ast.expr]) -> str:
     """The core's word for `all_reduce_grads`; by hand where that is no constant."""
     value = getattr(flags[0], "value", None) if flags else False
-    _need(isinstance(value, bool) and len(flags) <= 1, _WRITE_OUT)
+    _need(len(flags) <= 1, _WRITE_OUT)
+    _need(isinstance(value, bool), f"grad='sum' if {ast.unparse(flags[0]) if flags else ''} else 'local' in the core")
     return "sum" if value else "local"
 
 

@@ -91,7 +91,9 @@ def which_gradient(uses: list[Use], adapter: Adapter, is_original: bool) -> Iter
         flags = [word.value for word in use.node.keywords if word.arg == "all_reduce_grads"]
         flags += [] if is_build else use.node.args[3:]
         if flags and not (isinstance(flags[0], ast.Constant) and not flags[0].value):
-            yield _at(use, "summed gradient: right with DDP, for a loss of each rank and for one global loss alike")
+            when = "" if isinstance(flags[0], ast.Constant) else f" where `{ast.unparse(flags[0])}` is true"
+            text = f"summed gradient{when}: right with DDP, for a loss of each rank and for one global loss alike"
+            yield _at(use, text)
             continue
         kept = [word for word in use.node.keywords if word.arg != "all_reduce_grads"]
         word = ast.keyword("all_reduce_grads", ast.Constant(value=True))

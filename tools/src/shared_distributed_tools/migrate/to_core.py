@@ -60,13 +60,15 @@ def moved(tree: Tree, file: File) -> bytes:
 def texts_of(tree: Tree, suffixes: tuple[str, ...] = ("",)) -> Iterator[tuple[str, str]]:
     """Every file that git tracks in a folder, or whose name ends so; without git, the Python files."""
     checkout = Checkout.around(tree.root)
+    known = set(tree.files)
     paths = checkout.tracked() if checkout else [tree.root / path for path in tree.files]
     for path in paths:
         if path.is_relative_to(tree.root) and path.name.endswith(suffixes) and not path.is_symlink():
             name = path.relative_to(tree.root).as_posix()
             with suppress(UnreadableError):  # a submodule, or data
-                content = read(path) or tree.content(name) or b""  # the tree also has what a sparse checkout leaves out
-                yield name, content.decode(errors="replace")
+                # the tree also has what a sparse checkout leaves out
+                content = tree.content(name) if name in known else read(path)
+                yield name, (content or b"").decode(errors="replace")
 
 
 def mentions(texts: Iterable[tuple[str, str]], copy: str) -> list[Mention]:
