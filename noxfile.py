@@ -188,7 +188,7 @@ def test_with(session: nox.Session, *requirements: str) -> None:
 def frameworks(session: nox.Session) -> None:
     """The recipes in shared/distributed/docs inside the frameworks that they are for, in an environment of its own."""
     recipes = ["lightning", "transformers", "sentence-transformers", "datasets", "pytorch-metric-learning", *COMPARED]
-    session.install("-c", CONSTRAINTS, "torch", "numpy", "pytest", *recipes, "-e", "./shared/distributed")
+    session.install("-c", CONSTRAINTS, "torch", "numpy", "pytest", *recipes, *EDITABLE)
     session.run("pytest", "-q", "tests/frameworks/recipes.py", *session.posargs)
 
 
