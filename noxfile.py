@@ -149,6 +149,12 @@ def generated(session: nox.Session) -> None:
     run(session, "pytest", "-q", "tests/tools/test_to_core.py", "-k", "by_chance", *session.posargs)
 
 
+@nox.session(requires=["env"], venv_backend="none", default=False)
+def mutants(session: nox.Session) -> None:
+    """Plant defects one at a time: does a test fail? An hour or more; words choose: nox -s mutants -- _move."""
+    session.run(python(session), "tests/house/mutants.py", *session.posargs, external=True)
+
+
 @nox.session(python="3.10", default=False)
 def floor(session: nox.Session) -> None:
     """The tests on the oldest Python and torch that are supported, in an environment of its own (4 GB); eager only."""
@@ -167,6 +173,14 @@ def test_with(session: nox.Session, *requirements: str) -> None:
     for suite in ("core", *ADAPTERS):
         session.run("pytest", "-q", f"--suite={suite}", *session.posargs)
     session.run("pytest", "-q", "--vendored", *session.posargs)
+
+
+@nox.session(default=False)
+def frameworks(session: nox.Session) -> None:
+    """The recipes in shared/distributed/docs inside the frameworks that they are for, in an environment of its own."""
+    recipes = ["lightning", "transformers", "sentence-transformers", "datasets", "pytorch-metric-learning", *COMPARED]
+    session.install("-c", CONSTRAINTS, "torch", "numpy", "pytest", *recipes, "-e", "./shared/distributed")
+    session.run("pytest", "-q", "tests/frameworks/recipes.py", *session.posargs)
 
 
 @nox.session(requires=["env"], venv_backend="none", default=False)

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 import shared_distributed as core
-from harness import Worlds
-from harness.worker import device
-from oracle import same, upstream, values
-from ranks.calls import Outcome, attempt, usable_after
+from tests.support import Worlds
+from tests.support.calls import Outcome, attempt, usable_after
+from tests.support.oracle import same, upstream, values
+from tests.support.world import device
 
 SIZES = (2, 0, 3)
 

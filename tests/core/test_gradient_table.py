@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import shared_distributed as core
-from harness import Worlds
-from oracle import values
+from tests.support import Worlds
+from tests.support.oracle import values
 
 pytestmark = pytest.mark.only_over("gloo", reason="DDP calls collectives that nccl-rules does not have")
 

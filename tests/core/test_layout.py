@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import shared_distributed as core
-from harness import Worlds
-from harness.worker import device
-from old_torch import needs_compile
-from oracle import values
+from tests.support import Worlds
+from tests.support.old_torch import needs_compile
+from tests.support.oracle import values
+from tests.support.world import device
 
 # ------------------------------------------------------------------ on ranks
 

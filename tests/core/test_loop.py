@@ -12,10 +12,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import shared_distributed as core
-from harness import Deadlines, World, Worlds
-from harness.worker import device
-from oracle import values
-from ranks.calls import Outcome, attempt, usable_after
+from tests.support import Deadlines, World, Worlds
+from tests.support.calls import Outcome, attempt, usable_after
+from tests.support.oracle import values
+from tests.support.world import device
 
 COUNTS = (3, 5, 0)  # batches by rank
 

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 import shared_distributed as core
-from harness import Worlds
-from harness.worker import device
-from ranks.calls import Outcome, attempt, usable_after
+from tests.support import Worlds
+from tests.support.calls import Outcome, attempt, usable_after
+from tests.support.world import device
 
 
 def dual(function: Callable[[Tensor], Tensor], x: Tensor) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from downstream.commands import done, moved, refused, run
 from downstream.generated import make, outcomes
 from downstream.projects import PROJECTS
-from downstream.trees import commit, committed, write_files
+from downstream.trees import commit, committed, edit, write_files
 from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.migrate.proof import BY_HAND, File
 from shared_distributed_tools.migrate.to_core import look_at_files
@@ -139,7 +139,10 @@ STAYS = {
     "module": "from . import distributed\ndistributed.AllGather(1)\n",
     "module by its full name": "import pkg.distributed\npkg.distributed.AllGather(1)\n",
     "through the package": "import pkg\npkg.distributed.AllGather(1)\n",
-    "through another module": "from . import utils\ng = utils.AllGather(0)\n",
+    "through another module": "from . import utils\ndef f(x): return utils.AllGather(0)(x)[0]\n",
+    "imported from another module": a_class().replace(".distributed", ".utils"),
+    "bound again by an import": a_class() + "from .other import AllGather\n",
+    "bound again by a loop": a_class() + "for AllGather in (): pass\n",
     "a name that the core lacks": "from .distributed import AllGatherFunction\n",
     "a name in a dict": "from .distributed import AllGather\ngathers = dict(a = AllGather)\n",
     "a subclass": "from .distributed import AllGather\nclass Mine(AllGather): pass\n",
@@ -174,6 +177,8 @@ STAYS = {
     "the pair is returned": a_class("AllGather(1)", "return self.gather(x)"),
     "the pair is kept": a_class("AllGather(1)", "pair = self.gather(x)", "x, s = pair"),
     "the pair is taken for a tensor": a_class("AllGather(1)", "x = self.gather(x)", "return x"),
+    "starred call": a_class("AllGather(1)", "return self.gather(*x)[0]"),
+    "keywords in the call": a_class("AllGather(1)", "return self.gather(x, **x)[0]"),
     "the sizes alone": a_class("AllGather(1)", "return self.gather(x)[1]"),
     "_ is read": a_class("AllGather(1)", "x, _ = self.gather(x)", "return _"),
     "sizes in self": a_class("AllGather(1)", "x, self.s = self.gather(x)"),
@@ -204,23 +209,16 @@ STAYS = {
     "sum means something else": a_class("AllGather(1)", *SIZES, "return s.sum().item()") + "sum = max\n",
     "exists means something else": a_class("AllGather(1)", *SIZES, "return exists(s)").replace(" is not None", " != 0"),
     "exists is imported": a_class("AllGather(1)", *SIZES, "return exists(s)").replace(EXISTS, "from x import exists\n"),
+    "sizes made on the spot": a_class("AllGather(1)", "return self.gather(x, x or [1])[0]"),
     "sizes that are computed": a_class("AllGather(1)", *SIZES, "return self.gather(x, s + 1)[0]"),
     "one change inside another": a_class("AllGather(1)", *SIZES, "return self.gather(AllGather(s.tolist())(x)[0])[0]"),
 }
 
 
-@pytest.mark.parametrize("code", STAYS.values(), ids=STAYS)
-def test_what_is_not_proven_is_left_to_a_person(tmp_path: Path, code: str) -> None:
-    """The file stays as it is, with the line and what to do."""
-    file = files_of(tmp_path, "musiclm", code, utils="from .distributed import AllGather\n")["use"]
-    assert not file.is_proven
-    assert file.stays or any(core.startswith(BY_HAND) and len(core) > 20 for _, core in file.rows)
-
-
 FUNCTIONS_STAY = {
     "a class of functions": "from .distributed import AllGather\ndef f(x): return AllGather.apply(x, 0, None)[0]\n",
     "too few arguments": a_function("x, s = all_gather(x, 0)"),
-    "starred": a_function("x, s = all_gather(*x)"),
+    "starred": a_function("x, s = all_gather(x, 0, None, *y)"),
     "handed on as a value": a_function("return map(all_gather, x)"),
     "a pair that is indexed later": a_function("x = all_gather(x, 0, None)", "return x[0]"),
     "a pair that is returned": a_function("x = all_gather(x, 0, None)", "y = x @ y", "return x"),
@@ -229,10 +227,16 @@ FUNCTIONS_STAY = {
 }
 
 
-@pytest.mark.parametrize("code", FUNCTIONS_STAY.values(), ids=FUNCTIONS_STAY)
-def test_what_is_not_proven_of_a_function_stays(tmp_path: Path, code: str) -> None:
-    """As with modules."""
-    assert not files_of(tmp_path, "mirasol", code)["use"].is_proven
+@pytest.mark.parametrize(
+    ("adapter", "code"),
+    [*(("musiclm", code) for code in STAYS.values()), *(("mirasol", code) for code in FUNCTIONS_STAY.values())],
+    ids=[*STAYS, *FUNCTIONS_STAY],
+)
+def test_what_is_not_proven_is_left_to_a_person(tmp_path: Path, adapter: str, code: str) -> None:
+    """The file stays as it is, with the line and what to do."""
+    file = files_of(tmp_path, adapter, code, utils="from .distributed import AllGather\n")["use"]
+    assert not file.is_proven
+    assert file.stays or any(core.startswith(BY_HAND) and len(core) > 20 for _, core in file.rows)
 
 
 @pytest.mark.parametrize(
@@ -304,9 +308,12 @@ def test_files_move_one_by_one(tmp_path: Path) -> None:
     late = repo / "spear_tts_pytorch/late.py"
     late.write_text("from .distributed import all_gather\ndef f(x): return all_gather(x, 0, None)\n")
     commit(repo)
+    (repo / "not_tracked.py").write_text("from spear_tts_pytorch.distributed import all_gather\n")
     output = done("migrate", repo, "--to", "core", "--write")
     assert "spear_tts_pytorch/late.py:2: def f(x): return" in output
     assert "unpack it at once" in output
+    assert "spear_tts_pytorch" in (repo / "not_tracked.py").read_text()
+    (repo / "not_tracked.py").unlink()
     commit(repo)
     assert "1 of 2 files are on the core" in run("status", repo, COLUMNS="300").output
     assert refused(run("migrate", repo, "--to", "core"), "no file can move as it is")
@@ -357,6 +364,25 @@ def test_a_module_that_nothing_refers_to_is_removed(tmp_path: Path) -> None:
     assert "README.md:1 mentions it" in output
     assert not (repo / PROJECTS["spear-tts"].copy).exists()
     assert "spear-tts-distributed" not in (repo / "pyproject.toml").read_text()
+
+
+@pytest.mark.usefixtures("known")
+def test_a_helper_that_returns_something_else_is_an_edit(tmp_path: Path) -> None:
+    """It is never taken for the original: the definition is named, and nothing moves."""
+    project = PROJECTS["st-moe"]
+    repo = project.make(tmp_path, "repo")
+    edit(repo / project.copy, "return own, torch.tensor(sizes)", "return own")
+    commit(repo)
+    assert refused(run("migrate", repo, "--to", "core"), "split_by_rank: changed")
+
+
+@pytest.mark.usefixtures("known")
+def test_a_url_among_the_dependencies_is_pointed_at(tmp_path: Path) -> None:
+    """PyPI refuses it."""
+    where = [f"{name} @ git+https://host.invalid/r.git" for name in ("spear-tts-distributed", "shared-distributed")]
+    options = [word for one in where for word in ("--requirement", one)]
+    output = done("migrate", PROJECTS["spear-tts"].make(tmp_path, "repo"), "--to", "core", *options)
+    assert all(one in output for one in [*where, "PyPI refuses a package"])
 
 
 # ------------------------------------------------------------------ by chance

@@ -7,10 +7,9 @@ backward              gradient of the gathered tensor -> own rows of the sum ove
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -29,23 +28,19 @@ RAW, MEMCPY = "raw isend/irecv", "memcpy"
 Function = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Task:
-    """What a contender may know before the clock starts."""
+class Task(NamedTuple):
+    """A rank's tensors at a point, in one mode. Small whole numbers, so that sums are exact in any order."""
 
     mode: Mode
     dim: int
     sizes: tuple[int, ...]
-    gathered: Tensor  # the right answer; only memcpy looks at it
-
-    @property
-    def grad(self) -> Any:
-        """The core's word for what the backward gives."""
-        return "sum" if self.mode == "sum" else "local"
+    x: Tensor
+    gradient: Tensor  # that arrives at the gathered tensor
+    gathered: Tensor  # only memcpy looks at it
+    right: Tensor  # what a call must return, to the bit
 
 
-@dataclass(frozen=True)
-class Contender:
+class Contender(NamedTuple):
     """A name, where it takes part, and how a task becomes a function."""
 
     name: str
@@ -60,14 +55,11 @@ class Contender:
         return fits and (not self.needs or find_spec(self.needs) is not None)
 
 
-def _core(task: Task) -> Function:
-    return lambda x: shared_distributed.all_gather(x, task.dim, grad=task.grad)[0]
-
-
-def _core_known(task: Task) -> Function:
+def _core(task: Task, sizes: tuple[int, ...] | None = None) -> Function:
     if task.mode == "backward":
         return lambda gradient: shared_distributed.reduce_scatter(gradient, task.dim, sizes=task.sizes, check=False)
-    return lambda x: shared_distributed.all_gather(x, task.dim, sizes=task.sizes, grad=task.grad)[0]
+    grad: Literal["sum", "local"] = "sum" if task.mode == "sum" else "local"
+    return lambda x: shared_distributed.all_gather(x, task.dim, sizes=sizes, grad=grad)[0]
 
 
 # an adapter's gather -> a tensor and the sizes
@@ -123,7 +115,7 @@ def _accelerate(task: Task) -> Function:
 
 
 CONTENDERS: tuple[Contender, ...] = (
-    Contender(KNOWN, ("forward", "backward", "sum", "local"), _core_known),
+    Contender(KNOWN, ("forward", "backward", "sum", "local"), lambda task: _core(task, task.sizes)),
     Contender(UNKNOWN, ("forward", "sum", "local"), _core),
     *(_adapter(name) for name in _ADAPTERS),
     *(_adapter(name, vendored=True) for name in _ADAPTERS),

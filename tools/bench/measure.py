@@ -12,7 +12,6 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from random import Random
@@ -47,34 +46,21 @@ class Timing(NamedTuple):
     peak: float | None  # (input + peak of allocations) / (input + output), of the worst rank
 
 
-class Data(NamedTuple):
-    """A rank's tensors at a point. Small whole numbers, so that sums are exact in any order."""
-
-    x: Tensor
-    gathered: Tensor
-    gradient: Tensor
-    right: dict[Mode, Tensor]  # what a call must return, to the bit
-
-
 def measure(point: Point, mode: Mode, budget: float) -> list[Timing]:
     """Check, warm up and time every contender that takes part; budget in seconds. Collective."""
-    task = Task(mode, point.dim, point.sizes, data_of(point).gathered)
-    calls = {
-        contender.name: call_of(mode, contender.make(task), data_of(point))
-        for contender in CONTENDERS
-        if contender.takes_part(mode, point)
-    }
-    right = data_of(point).right[mode]
+    task = task_at(point, mode)
+    contenders = [contender for contender in CONTENDERS if contender.takes_part(mode, point)]
+    calls = {contender.name: call_of(contender.make(task), task) for contender in contenders}
     first = []
     for name, call in calls.items():
         start = time.perf_counter()
         answer = call()
         first.append([time.perf_counter() - start])
-        if not torch.equal(answer, right):
+        if not torch.equal(answer, task.right):
             msg = f"{name} gives a wrong answer at {point}, {mode}, on rank {dist.get_rank()}"
             raise AssertionError(msg)
     with_memory = mode == "forward" and point.mean_bytes == MEMORY_AT and point.world <= MEMORY_UP_TO_WORLD
-    peaks = {name: _peak(call, data_of(point)) for name, call in calls.items()} if with_memory else {}
+    peaks = {name: _peak(call, task) for name, call in calls.items()} if with_memory else {}
     del answer
     times = _time_interleaved(list(calls.values()), [row[0] for row in _slowest(first)], budget)
     return [
@@ -83,8 +69,7 @@ def measure(point: Point, mode: Mode, budget: float) -> list[Timing]:
     ]
 
 
-@lru_cache(maxsize=1)  # one point's modes follow each other
-def data_of(point: Point) -> Data:
+def task_at(point: Point, mode: Mode) -> Task:
     """Values and upstream gradients that depend on rank and position."""
     rank, sizes = dist.get_rank(), point.sizes
 
@@ -94,19 +79,20 @@ def data_of(point: Point) -> Data:
         return (torch.arange(count, dtype=torch.int32) % period + 1).mul_(factor).to(torch.float32).view(shape)
 
     parts = [values(rows, 1009, source + 1) for source, rows in enumerate(sizes)]
+    gathered = torch.cat(parts, point.dim)
     common = values(sum(sizes), 31, 1)  # rank r's upstream gradient is r + 1 times this
-    own = torch.split(common, list(sizes), point.dim)[rank].contiguous()
-    gathered, summed = torch.cat(parts, point.dim), own * (point.world * (point.world + 1) // 2)
-    right: dict[Mode, Tensor] = {"forward": gathered, "backward": summed, "sum": summed, "local": own * (rank + 1)}
-    return Data(parts[rank], gathered, common * (rank + 1), right)
+    own = torch.split(common, list(sizes), point.dim)[rank]
+    gradient = own * (rank + 1 if mode == "local" else sum(range(point.world + 1)))
+    right = gathered if mode == "forward" else gradient
+    return Task(mode, point.dim, sizes, parts[rank], common * (rank + 1), gathered, right)
 
 
-def call_of(mode: Mode, function: Function, data: Data) -> Call:
+def call_of(function: Function, task: Task) -> Call:
     """One call, as it is timed."""
-    if mode in ("forward", "backward"):
-        return lambda: function(data.x if mode == "forward" else data.gradient)
-    x = data.x.clone().requires_grad_()
-    return lambda: torch.autograd.grad(function(x), x, data.gradient)[0]
+    if task.mode in ("forward", "backward"):
+        return lambda: function(task.x if task.mode == "forward" else task.gradient)
+    x = task.x.clone().requires_grad_()
+    return lambda: torch.autograd.grad(function(x), x, task.gradient)[0]
 
 
 def plan(seconds_a_call: list[float], budget: float) -> tuple[list[int], int]:
@@ -152,9 +138,9 @@ def _slowest(seconds: list[list[float]]) -> list[list[float]]:
     return slowest
 
 
-def _peak(call: Call, data: Data) -> float:
+def _peak(call: Call, task: Task) -> float:
     dist.barrier()
-    ratio = (data.x.nbytes + peak_bytes(call)) / (data.x.nbytes + data.gathered.nbytes)
+    ratio = (task.x.nbytes + peak_bytes(call)) / (task.x.nbytes + task.gathered.nbytes)
     return _slowest([[ratio]])[0][0]
 
 

@@ -19,7 +19,7 @@ from ._layout import RowLayout, Sizes, ints_of
 from ._world import _has_shape, _is_compiling, _is_distributed, _warn_once
 
 Grad: TypeAlias = Literal["sum", "local"]
-T = TypeVar("T", Tensor, list[Tensor], tuple[Tensor, ...], dict[str, Tensor])
+T = TypeVar("T", bound=Tensor | list[Tensor] | tuple[Tensor, ...] | dict[str, Tensor])
 
 
 def is_distributed(group: Any = None) -> bool:
@@ -199,9 +199,9 @@ def reduce_scatter(x: T, dim: int = 0, *, sizes: Sizes, group: Any = None, check
     if not is_distributed(group := group_of(group)):
         _check_alone(xs, dim, sizes)
         return x
-    tensors = [x for x in xs if not isinstance(x, Exception)]
+    rank, tensors = dist.get_rank(group), [x for x in xs if not isinstance(x, Exception)]
     try:
-        own: list[Any] = [x if isinstance(x, Exception) else RowLayout(sizes, group=group).own(x, dim) for x in xs]
+        own: list[Any] = [x if isinstance(x, Exception) else x.split(ints_of(sizes), dim)[rank] for x in xs]
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         own = [BadInputError(f"sizes {sizes}: {error}"), *xs]
     call, *agreed = _Call(dim, sizes, True, group).agree(op, *own, check=check)

@@ -222,7 +222,8 @@ def _to_core(project: Project, seen: Vendored, adapter: Adapter, remove_module: 
         names = ", ".join(absent[:5])
         msg = f"a sparse checkout leaves out {names}; `git sparse-checkout disable` brings back what has to be seen"
         raise RefusalError(msg)
-    files = look_at_files(tree, uses, adapter)
+    tracked = {path for path, _ in texts_of(tree, (".py", ".pyw"))}
+    files = [file for file in look_at_files(tree, uses, adapter) if file.source.path in tracked]
     proven = [file for file in files if file.is_proven]
     changes = [Change(file.source.path, tree.content(file.source.path), moved(tree, file)) for file in proven]
     left = [f"{file.source.path} stays: {file.stays}" for file in files if file.stays]

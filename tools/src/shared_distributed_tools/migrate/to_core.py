@@ -63,8 +63,10 @@ def texts_of(tree: Tree, suffixes: tuple[str, ...] = ("",)) -> Iterator[tuple[st
     paths = checkout.tracked() if checkout else [tree.root / path for path in tree.files]
     for path in paths:
         if path.is_relative_to(tree.root) and path.name.endswith(suffixes) and not path.is_symlink():
+            name = path.relative_to(tree.root).as_posix()
             with suppress(UnreadableError):  # a submodule, or data
-                yield path.relative_to(tree.root).as_posix(), (read(path) or b"").decode(errors="replace")
+                content = read(path) or tree.content(name) or b""  # the tree also has what a sparse checkout leaves out
+                yield name, content.decode(errors="replace")
 
 
 def mentions(texts: Iterable[tuple[str, str]], copy: str) -> list[Mention]:

@@ -15,7 +15,6 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -42,26 +41,12 @@ class Description(NamedTuple):
     where: str  # how it was loaded, in words
 
 
-@dataclass
-class Loaded:
-    """A module, and the names that it uses and does not define."""
+class Loaded(NamedTuple):
+    """A file that was run: what it defines, and what it was given."""
 
     module: ModuleType
     builtins: "Builtins"
-    undefined: set[str]
-    where: str = "loaded from its path"
-
-    def describe(self) -> Description:
-        """The module's public names and what each is."""
-        found = {name: value for name, value in vars(self.module).items() if callable(value)}
-        names = getattr(self.module, "__all__", [name for name in found if not name.startswith("_")])
-        api = {name: kind_of(found[name]) for name in sorted(names) if name in found.keys() - self.builtins.absent}
-        # `all_gather = AllGather.apply` has no module of its own, but is bound to a class that has
-        homes = {name: getattr(getattr(found[name], "__self__", found[name]), "__module__", None) for name in api}
-        own = [name for name, home in homes.items() if home == self.module.__name__]
-        meant = sorted(self.undefined & MEANINGS.keys())
-        unknown = sorted(self.undefined - MEANINGS.keys())
-        return Description(api, own, meant, sorted(self.builtins.absent), unknown, self.where)
+    description: Description
 
 
 def kind_of(value: Any) -> Kind:
@@ -76,44 +61,49 @@ def kind_of(value: Any) -> Kind:
 def load(file: str) -> Loaded:
     """The file, imported."""
     path = Path(file)
-    packages: list[Path] = []  # around it, from the outermost
+    packages: dict[str, Path] = {}  # around it, from the outermost
     folder = path.parent
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
-        packages.insert(0, folder)
+        packages = {folder.name: folder, **{f"{folder.name}.{name}": inner for name, inner in packages.items()}}
         folder = folder.parent
     sys.path.insert(0, str(folder))
     if not packages:
         is_taken = path.stem in sys.modules or path.stem in sys.stdlib_module_names
-        return _executed(path, _STAND_IN if is_taken else path.stem)
-    names = [".".join(folder.name for folder in packages[: depth + 1]) for depth in range(len(packages))]
-    name = f"{names[-1]}.{path.stem}"
-    for package, folder in zip(names, packages, strict=True):
+        return _executed(path, _STAND_IN if is_taken else path.stem, "loaded from its path")
+    *_, innermost = packages
+    name = f"{innermost}.{path.stem}"
+    for package, folder in packages.items():
         sys.modules[package] = _new_module(package, folder / "__init__.py", [str(folder)])
     try:
-        loaded = _executed(path, name)
-        loaded.where = "loaded without its package's __init__"
+        return _executed(path, name, "loaded without its package's __init__")
     except ImportError as first:
-        for one in [one for one in sys.modules if f"{one}.".startswith(f"{names[0]}.")]:
+        for one in [one for one in sys.modules if f"{one}.".startswith(f"{min(packages)}.")]:
             del sys.modules[one]
         try:
-            importlib.import_module(names[-1])
-            loaded = _executed(path, name)
+            importlib.import_module(innermost)
+            return _executed(path, name, "loaded after its package's __init__")
         except ImportError as second:
             msg = f"{first}; and after its package's __init__: {second}"
             raise ImportError(msg) from second
-        loaded.where = "loaded after its package's __init__"
-    return loaded
 
 
-def _executed(path: Path, name: str) -> Loaded:
+def _executed(path: Path, name: str, where: str) -> Loaded:
     text = importlib.util.decode_source(path.read_bytes())
-    code = compile(text, str(path), "exec")
-    loaded = Loaded(_new_module(name, path), Builtins(), undefined_names(text))
-    vars(loaded.module)["__builtins__"] = loaded.builtins
-    sys.modules[name] = loaded.module
-    exec(code, vars(loaded.module))
-    loaded.builtins.used_at_import = frozenset(loaded.builtins.used)
-    return loaded
+    module, given = _new_module(name, path), Builtins()
+    vars(module)["__builtins__"] = given
+    sys.modules[name] = module
+    exec(compile(text, str(path), "exec"), vars(module))
+    given.used_at_import = frozenset(given.used)
+
+    found = {name: value for name, value in vars(module).items() if callable(value) and name not in given.absent}
+    public = getattr(module, "__all__", [name for name in found if not name.startswith("_")])
+    api = {name: kind_of(found[name]) for name in sorted(public) if name in found}
+    # `all_gather = AllGather.apply` has no module of its own, but is bound to a class that has
+    homes = {name: getattr(getattr(found[name], "__self__", found[name]), "__module__", None) for name in api}
+    own = [name for name, home in homes.items() if home == module.__name__]
+    undefined = sorted(undefined_names(text))
+    meant, unknown = ([name for name in undefined if (name in MEANINGS) == is_meant] for is_meant in (True, False))
+    return Loaded(module, given, Description(api, own, meant, sorted(given.absent), unknown, where))
 
 
 def _new_module(name: str, path: Path, search: list[str] | None = None) -> ModuleType:

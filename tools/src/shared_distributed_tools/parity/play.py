@@ -32,7 +32,7 @@ def start(path: str, join: bool) -> Description:
     _loaded = load(path)
     if join:
         join_group()
-    return _loaded.describe()
+    return _loaded.description
 
 
 def play(case: Case) -> Observation:
