@@ -306,15 +306,3 @@ def test_the_page_is_the_table(repo: Path, tmp_path: Path) -> None:
     assert "<script" not in text
     assert "http" not in text.replace("http://www.w3.org", "")
     assert refused(run("status", repo, "--html", tmp_path / "nowhere/wall.html"), "cannot be written to")
-
-
-def test_status_and_plan_write_nothing_and_run_nothing(repo: Path, tmp_path: Path) -> None:
-    """Neither the modules of the project nor its setup.py."""
-    trace = tmp_path / "trace"
-    for name in ("spear_tts_pytorch/__init__.py", "setup.py", "conftest.py", "rich.py"):
-        (repo / name).write_text(f"open({str(trace)!r}, 'w')\n")
-    before = sorted((path, path.stat().st_mtime_ns) for path in repo.rglob("*"))
-    for command in ("status", "plan"):
-        run(command, repo)
-    assert sorted((path, path.stat().st_mtime_ns) for path in repo.rglob("*")) == before
-    assert not trace.exists()

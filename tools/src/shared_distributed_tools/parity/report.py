@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..terminal import whole
+from ..terminal import printable, whole
 from .compare import Comparison
 from .verdict import Finding, Verdict
 
@@ -20,7 +20,7 @@ _STYLES = {"same": "green", "better": "cyan", "stricter": "yellow", "different":
 def show(comparison: Comparison, console: Console) -> None:
     """The counts, why what is better is better, and every kind of difference."""
     for line in _facts(comparison):
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(printable(line)), soft_wrap=True)
     table = Table("function", *(Column(verdict, justify="right") for verdict in _STYLES))
     for function in [*comparison.functions, None]:
         if function is None:
@@ -33,7 +33,7 @@ def show(comparison: Comparison, console: Console) -> None:
         if comparison.counts()[verdict]:
             console.print(whole(_explained(comparison, verdict)))
     for line in _different(comparison):
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(printable(line)), soft_wrap=True)
 
 
 def _facts(comparison: Comparison) -> Iterator[str]:
