@@ -254,6 +254,13 @@ def test_the_nearest_original_is_named(look: Look) -> None:
         assert (finding.variant, finding.kind) == (name, "exact")
 
 
+def test_a_definition_stands_for_one_of_the_original(look: Look) -> None:
+    """Though the original has two that are much alike."""
+    start, stop = FAMILY.index("def gather_ragged"), FAMILY.index("class RaggedGather")
+    twice = record("twice", None, FAMILY + "\n\n" + FAMILY[start:stop].replace("gather_ragged", "gather_again"))
+    assert differences(look(FAMILY, [twice])) == {"gather_again": ["missing"]}
+
+
 def test_a_copy_in_a_larger_file(look: Look) -> None:
     """Said to be a part, with the lines of each definition; what is around it is no difference."""
     around = "".join(LARGER.format(number) for number in range(10))
