@@ -149,6 +149,12 @@ def generated(session: nox.Session) -> None:
     run(session, "pytest", "-q", "tests/tools/test_to_core.py", "-k", "by_chance", *session.posargs)
 
 
+@nox.session(requires=["env"], venv_backend="none", default=False)
+def mutants(session: nox.Session) -> None:
+    """Plant defects one at a time: does a test fail? An hour or more; words choose: nox -s mutants -- _move."""
+    session.run(python(session), "tests/house/mutants.py", *session.posargs, external=True)
+
+
 @nox.session(python="3.10", default=False)
 def floor(session: nox.Session) -> None:
     """The tests on the oldest Python and torch that are supported, in an environment of its own (4 GB); eager only."""

@@ -248,10 +248,11 @@ def test_musiclm_without_a_group_returns_its_input(groupless: World) -> None:
 
 
 @pytest.mark.suite("spear-tts")
-def test_spear_tts_without_a_group_returns_its_values(groupless: World) -> None:
-    """`(x, None)`, and the gradient flows."""
+def test_spear_tts_without_a_group_returns_a_view(groupless: World) -> None:
+    """`(x, None)`, as the original's Function gives it: not the same x, but a view, and the gradient flows."""
     (outcome,) = groupless.run(alone, "spear-tts", "gather")
-    _, out, sizes, gradient = outcome.value
+    same, out, sizes, gradient = outcome.value
+    assert not same
     assert out.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     assert sizes is None
     assert gradient.tolist() == [[2.0] * 3] * 2

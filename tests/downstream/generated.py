@@ -6,6 +6,7 @@ Most pieces are ones that a person might write; some are there to lead a rewrite
 
 import importlib
 import random
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -80,7 +81,7 @@ READS: list[Any] = [
     "out.append(len(sizes) if exists(sizes) else 0)",
     "out.append(sizes[-1:].tolist() if exists(sizes) else 0)",
     "out.append(sizes[sizes.numel() - 1].item() if exists(sizes) else 0)",
-    "out.append(f'{{sizes.tolist()}}' if exists(sizes) else '')",
+    "out.append(f'{sizes.tolist()}' if exists(sizes) else '')",
     "out.append(sizes.float().mean().item() if exists(sizes) else 0)",
     "out.append([n.tolist() for n in [sizes] if exists(n)])",
     "out.append(str(type(locals()['sizes']).__name__))",
@@ -104,14 +105,21 @@ ODDITIES: list[Any] = [  # at the top of the file
 ]
 
 
+SCOPES = [  # where the gather is built and called; the last two for what is not kept in `self`
+    "class Model(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        {build}\n"
+    "    def forward(self, x, y):\n        {body}\n        return x, y, out\n",
+    "class Model:\n    def __call__(self, x, y):\n        {build}\n        {body}\n        return x, y, out\n",
+    "def run(x, y):\n        {build}\n        def inner(x, y):\n            if True:\n                {body}\n"
+    "            return x, y, out\n        return inner(x, y)\nModel = lambda: run\n",
+]
+
+
 class Made(NamedTuple):
     """A project, before and after; equal where nothing was accepted."""
 
-    adapter: str
     code: str
     result: str
     is_moved: bool
-    why: str
 
 
 def _pick(chance: random.Random, pieces: list[Any], odd: float = 0.12) -> Any:
@@ -119,60 +127,45 @@ def _pick(chance: random.Random, pieces: list[Any], odd: float = 0.12) -> Any:
     return chance.choice(pieces[dots + 1 :] if chance.random() < odd else pieces[:dots])
 
 
-def _indented(text: str, by: int) -> str:
-    return text.replace("\n", "\n" + " " * by)
+def _code(chance: random.Random, name: str) -> str:
+    is_module = MODULES[name]
+    main = "AllGather" if is_module else "all_gather"
+    dim = "dim = 0" if name == "st-moe" else chance.choice(["dim = 0", "0", "dim=0", "dim = (0)"])
+    build, gather = _pick(chance, BUILDS) if is_module else ("pass", "all_gather")
+    scope = chance.choice(SCOPES)
+    if scope != SCOPES[0]:  # a local variable in place of an attribute
+        build, gather = (re.sub(r"self\.(gather|all_gather|other)\b", r"\1", one) for one in (build, gather))
+    sizes = chance.choice(["sizes", "sizes = sizes", "sizes=sizes"]) if is_module else "sizes"
+    flag = "" if is_module else _pick(chance, ["", ", True", ", all_reduce_grads = False", ..., ", *()"])
+    first, again = (f"{gather}(x{flag})", f"{gather}(y, {sizes}{flag})")
+    if not is_module:
+        first, again = (f"{gather}({one}, 0, {given}{flag})" for one, given in (("x", "None"), ("y", "sizes")))
+    body = ["out = []", _pick(chance, GATHERS), *{_pick(chance, READS): 0 for _ in range(chance.randint(0, 4))}]
+    asks = {"mirasol": "get_is_distributed()", "musiclm": f"{gather}.is_distributed"}.get(name, "0")
+    odd = "get_is_distributed.cache_clear()" if name == "mirasol" else f"out.append({gather}.dim)"
+    body.append(_pick(chance, [f"out.append({asks})", "pass", ..., odd]))
+    text = "\n".join(body).replace("{x}", first).replace("{y}", again)
+    indent = re.search(r"( *)\{body\}", scope)[1]  # type: ignore[index]
+    scope = scope.replace("{build}", build).replace("{body}", text.replace("\n", f"\n{indent}"))
+    names = main + (", get_is_distributed" if name == "mirasol" else "")
+    imports = _pick(chance, IMPORTS).format(names=names, name=main)
+    exists = "def exists(val):" + chance.choice(["\n    ", " "]) + "return val is not None\n"
+    return f"import torch\n{imports}\n{exists}{_pick(chance, ODDITIES)}\n{scope}".replace("{dim}", dim)
 
 
 def make(seed: int, folder: Path) -> Made:
     """A project, and what the tools make of it; in folders `before` and `after`."""
     chance = random.Random(seed)
-    name = chance.choice([*MODULES])
-    is_module = MODULES[name]
-    dim = "dim = 0" if name == "st-moe" else chance.choice(["dim = 0", "0", "dim=0", "dim = (0)"])
-    build, gather = _pick(chance, BUILDS) if is_module else ("pass", "all_gather")
-    tails = (
-        (", None", ", sizes") if not is_module else ("", chance.choice([", sizes", ", sizes = sizes", ", sizes=sizes"]))
-    )
-    flag = "" if is_module else _pick(chance, ["", ", True", ", all_reduce_grads = False", ..., ", *()"])
-    calls = [f"{gather}({one}{'' if is_module else ', 0'}{tail}{flag})" for one, tail in zip("xy", tails, strict=True)]
-    main = "AllGather" if is_module else "all_gather"
-    names = main + (", get_is_distributed" if name == "mirasol" else "")
-    body = [_pick(chance, GATHERS), *{_pick(chance, READS): 0 for _ in range(chance.randint(0, 4))}]
-    if name == "mirasol":
-        body.append(
-            _pick(chance, ["out.append(get_is_distributed())", "pass", ..., "get_is_distributed.cache_clear()"])
-        )
-    if name == "musiclm":
-        body.append(
-            _pick(chance, ["out.append({g}.is_distributed)", "pass", ..., "out.append({g}.dim)"]).format(g=gather)
-        )
-    statements = "\n".join(body).replace("{x}", calls[0]).replace("{y}", calls[1]).replace("{{", "{").replace("}}", "}")
-    code = f"""\
-import torch
-{_pick(chance, IMPORTS).format(names=names, name=main)}
-{"def exists(val):" + chance.choice([chr(10) + "    ", " "]) + "return val is not None"}
-{_pick(chance, ODDITIES)}
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        {build.format(dim=dim)}
-
-    def forward(self, x, y):
-        out = []
-        {_indented(statements, 8)}
-        return x, y, out
-"""
-    code = code.replace("{dim}", dim)
-    before = {"pkg/__init__.py": "", "pkg/distributed.py": shim(adapter_named(name)), "pkg/use.py": code}
+    adapter = adapter_named(chance.choice([*MODULES]))
+    code = _code(chance, adapter.name)
+    before = {"pkg/__init__.py": "", "pkg/distributed.py": shim(adapter), "pkg/use.py": code}
     before["pkg/utils.py"] = "from .distributed import *\n"
-    write_files(folder / "before", before)
-    tree = Tree(folder / "before")
-    files = look_at_files(tree, find_uses(tree, "pkg/distributed.py", [*adapter_named(name).api]), adapter_named(name))
+    tree = Tree(write_files(folder / "before", before))
+    files = look_at_files(tree, find_uses(tree, "pkg/distributed.py", [*adapter.api]), adapter)
     file = next(one for one in files if one.source.path == "pkg/use.py")
     result = file.result if file.is_proven else code
     write_files(folder / "after", {**before, "pkg/use.py": result})
-    rows = [f"{site.line}: {core}" for site, core in file.rows if core.startswith("by hand")]
-    return Made(name, code, result, file.is_proven, "\n".join([file.stays, *rows]))
+    return Made(code, result, file.is_proven)
 
 
 def outcomes(folders: list[str]) -> list[Any]:

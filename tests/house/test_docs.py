@@ -1,20 +1,48 @@
 # SPDX-License-Identifier: MIT
 """Every public name says what it does, with shapes and an example; every example is true."""
 
+import doctest
 import importlib
 import inspect
+import io
 import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import shared_distributed
-from tests.house.examples import run, run_text
 from tests.support import Worlds
 from tests.support.adapters import ADAPTERS
+
+# ------------------------------------------------------------------ on ranks
+
+
+def run(module: str) -> tuple[int, str]:
+    """How many examples a module's docstrings have, and what went wrong in words."""
+    said = io.StringIO()
+    with redirect_stdout(said):
+        result = doctest.testmod(importlib.import_module(module), extraglobs={"torch": torch})
+    return result.attempted, said.getvalue() if result.failed else ""
+
+
+def run_text(text: str) -> tuple[int, str]:
+    """The same for a text, with the core's names at hand and this process's `rank`."""
+    names = {name: getattr(shared_distributed, name) for name in shared_distributed.__all__}
+    test = doctest.DocTestParser().get_doctest(
+        text, {"torch": torch, "rank": dist.get_rank(), **names}, "text", None, 0
+    )
+    said = io.StringIO()
+    result = doctest.DocTestRunner().run(test, out=said.write)
+    return result.attempted, said.getvalue() if result.failed else ""
+
+
+# ------------------------------------------------------------------ tests
 
 pytestmark = pytest.mark.only_over("gloo", reason="documents and examples are the same over every backend")
 

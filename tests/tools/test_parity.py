@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +25,6 @@ from shared_distributed_tools.parity.cases import (
     OTHER_SHAPE,
     SIGNATURE,
     Case,
-    every_three,
     generate,
 )
 from shared_distributed_tools.parity.compare import DEADLINES, Comparison, Ranks, compare
@@ -376,16 +374,6 @@ def test_one_process_agrees_with_the_adapter_wherever_it_knows(tmp_path: Path, a
                     known |= {case.function} if right else set()
     others = {"exists", "default", "divisible_by", "has_only_one_value", "pad_dim_to", "get_is_distributed"}
     assert known == set(api) - others
-
-
-def test_any_three_options_meet() -> None:
-    """In a third of the full product."""
-    axes = [range(4), range(5), range(5), range(2), range(2)]
-    chosen = every_three(axes)
-    assert len(chosen) < 140
-    for at in combinations(range(len(axes)), 3):
-        wanted = len(axes[at[0]]) * len(axes[at[1]]) * len(axes[at[2]])
-        assert len({tuple(choice[i] for i in at) for choice in chosen}) == wanted
 
 
 # ------------------------------------------------------------------ loading

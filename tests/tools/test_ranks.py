@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: MIT
 """The ranks: they must fail well before anything that runs on them can be trusted."""
 
+import math
 import os
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import combinations
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from shared_distributed_tools.ranks import CRASHED, HUNG, Deadlines, RankError, World, WorldFailure
-from shared_distributed_tools.ranks.oracle import upstream, values
+from shared_distributed_tools.ranks.oracle import covering, upstream, values
 from shared_distributed_tools.ranks.rank import Place, join_group, place
 
 SHORT = Deadlines(collective=2.0, case=3.0, kill=4.0, after_error=1.0)
@@ -167,3 +169,16 @@ def test_no_two_ranks_and_no_two_neighbours_have_the_same_number(numbers: Callab
     ranks = torch.stack([numbers(rank, (6, 4), "float32") for rank in range(3)])
     for dim in range(3):
         assert (ranks.diff(dim=dim) != 0).all()
+
+
+@pytest.mark.parametrize(("together", "most"), [(2, 45), (3, 140)])
+def test_any_two_or_three_options_meet(together: int, most: int) -> None:
+    """In far fewer choices than the full product of 400; others with another seed, and any seed will do."""
+    axes = [range(4), range(5), range(5), range(2), range(2)]
+    assert covering(axes, together) == covering(axes, together) != covering(axes, together, "another")
+    for seed in (0, "another"):
+        chosen = covering(axes, together, seed)
+        assert len(chosen) < most
+        for at in combinations(range(len(axes)), together):
+            wanted = math.prod(len(axes[i]) for i in at)
+            assert len({tuple(choice[i] for i in at) for choice in chosen}) == wanted

@@ -269,6 +269,12 @@ def test_call_sites_that_a_sparse_checkout_leaves_out_are_found(repo: Path) -> N
     assert not (repo / "tools").exists()
     for command in (("vendor", "spear-tts"), ("migrate", "--to", "vendored")):
         assert refused(run(*command, repo, "--write"), "tools/train.py:1: own_rows")
+    assert refused(run("migrate", repo, "--to", "core", "--write"), "tools/train.py:1: own_rows")
+    commit(write_files(repo, {"spear_tts_pytorch/align.py": "from .distributed import all_gather\n"}))
+    git(repo, "sparse-checkout", "disable")
+    commit(write_files(repo, {"tools/train.py": "from spear_tts_pytorch.distributed import all_gather\n"}))
+    git(repo, "sparse-checkout", "set", "--no-cone", "/*", "!tools/")
+    assert refused(run("migrate", repo, "--to", "core", "--write"), "a sparse checkout leaves out tools/train.py")
     plan = json.loads(run("plan", repo, "--json").stdout)
     assert "tools/train.py" in {site["path"] for site in plan["sites"]}
 

@@ -177,6 +177,8 @@ STAYS = {
     "the pair is returned": a_class("AllGather(1)", "return self.gather(x)"),
     "the pair is kept": a_class("AllGather(1)", "pair = self.gather(x)", "x, s = pair"),
     "the pair is taken for a tensor": a_class("AllGather(1)", "x = self.gather(x)", "return x"),
+    "starred call": a_class("AllGather(1)", "return self.gather(*x)[0]"),
+    "keywords in the call": a_class("AllGather(1)", "return self.gather(x, **x)[0]"),
     "the sizes alone": a_class("AllGather(1)", "return self.gather(x)[1]"),
     "_ is read": a_class("AllGather(1)", "x, _ = self.gather(x)", "return _"),
     "sizes in self": a_class("AllGather(1)", "x, self.s = self.gather(x)"),
@@ -207,6 +209,7 @@ STAYS = {
     "sum means something else": a_class("AllGather(1)", *SIZES, "return s.sum().item()") + "sum = max\n",
     "exists means something else": a_class("AllGather(1)", *SIZES, "return exists(s)").replace(" is not None", " != 0"),
     "exists is imported": a_class("AllGather(1)", *SIZES, "return exists(s)").replace(EXISTS, "from x import exists\n"),
+    "sizes made on the spot": a_class("AllGather(1)", "return self.gather(x, x or [1])[0]"),
     "sizes that are computed": a_class("AllGather(1)", *SIZES, "return self.gather(x, s + 1)[0]"),
     "one change inside another": a_class("AllGather(1)", *SIZES, "return self.gather(AllGather(s.tolist())(x)[0])[0]"),
 }
@@ -215,7 +218,7 @@ STAYS = {
 FUNCTIONS_STAY = {
     "a class of functions": "from .distributed import AllGather\ndef f(x): return AllGather.apply(x, 0, None)[0]\n",
     "too few arguments": a_function("x, s = all_gather(x, 0)"),
-    "starred": a_function("x, s = all_gather(*x)"),
+    "starred": a_function("x, s = all_gather(x, 0, None, *y)"),
     "handed on as a value": a_function("return map(all_gather, x)"),
     "a pair that is indexed later": a_function("x = all_gather(x, 0, None)", "return x[0]"),
     "a pair that is returned": a_function("x = all_gather(x, 0, None)", "y = x @ y", "return x"),
@@ -305,9 +308,12 @@ def test_files_move_one_by_one(tmp_path: Path) -> None:
     late = repo / "spear_tts_pytorch/late.py"
     late.write_text("from .distributed import all_gather\ndef f(x): return all_gather(x, 0, None)\n")
     commit(repo)
+    (repo / "not_tracked.py").write_text("from spear_tts_pytorch.distributed import all_gather\n")
     output = done("migrate", repo, "--to", "core", "--write")
     assert "spear_tts_pytorch/late.py:2: def f(x): return" in output
     assert "unpack it at once" in output
+    assert "spear_tts_pytorch" in (repo / "not_tracked.py").read_text()
+    (repo / "not_tracked.py").unlink()
     commit(repo)
     assert "1 of 2 files are on the core" in run("status", repo, COLUMNS="300").output
     assert refused(run("migrate", repo, "--to", "core"), "no file can move as it is")

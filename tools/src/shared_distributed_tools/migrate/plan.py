@@ -52,7 +52,9 @@ def make_plan(repo: Path, path: str | None = None) -> Plan:
     project = look_at(repo, path)
     tree = project.tree
     on_core = [
-        risk for path in sorted(importing_core(tree)) for risk in in_core(path, (tree.content(path) or b"").decode())
+        risk
+        for path in sorted(importing_core(tree))
+        for risk in in_core(path, (tree.content(path) or b"").decode(errors="replace"))
     ]
     if project.stage == CORE_STAGE:
         return Plan(project, [], on_core, tree.unread)

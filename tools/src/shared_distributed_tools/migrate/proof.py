@@ -220,7 +220,8 @@ class Proof:
     def _edited(self, node: ast.Call, old: list[ast.AST], new: str) -> str:
         """A call with an argument in the place of others, or after the last one."""
         text, begin = self._text(node), _span(self.source, node)[0]
-        new = new.replace(" = ", "=") if re.search(r"\w=[^=\s]", text) else new
+        is_dense = re.search(r"\w=[^=\s]", text) or (" = " not in text and re.search(r"\(\w+=\w", self.source.text))
+        new = new.replace(" = ", "=") if is_dense else new
         if old:
             start, stop = _span(self.source, old[0])[0], max(_span(self.source, one)[1] for one in old)
             return f"{text[: start - begin]}{new}{text[stop - begin :]}"

@@ -217,7 +217,13 @@ def _to_core(project: Project, seen: Vendored, adapter: Adapter, remove_module: 
     """Every file that is proven, and what is left to a person."""
     tree = project.tree
     uses = [use for use in find_uses(tree, seen.path, [*adapter.api]) if use.source.path != seen.path]
-    files = look_at_files(tree, uses, adapter)
+    absent = [path for path in tree.absent if remove_module or path in {use.source.path for use in uses}]
+    if absent:
+        names = ", ".join(absent[:5])
+        msg = f"a sparse checkout leaves out {names}; `git sparse-checkout disable` brings back what has to be seen"
+        raise RefusalError(msg)
+    tracked = {path for path, _ in texts_of(tree, (".py", ".pyw"))}
+    files = [file for file in look_at_files(tree, uses, adapter) if file.source.path in tracked]
     proven = [file for file in files if file.is_proven]
     changes = [Change(file.source.path, tree.content(file.source.path), moved(tree, file)) for file in proven]
     left = [f"{file.source.path} stays: {file.stays}" for file in files if file.stays]
@@ -233,8 +239,8 @@ def _to_core(project: Project, seen: Vendored, adapter: Adapter, remove_module: 
         )
         raise RefusalError(msg)
     if remove_module:
-        texts = texts_of(tree) | {one.path: one.new.decode(errors="replace") for one in changes}
-        found = mentions(texts, seen.path)
+        new = {one.path: one.new.decode(errors="replace") for one in changes}
+        found = mentions(((path, new.get(path, text)) for path, text in texts_of(tree)), seen.path)
         kept = [*left, *(f"{one.path}:{one.line}: {one.text}" for one in found if one.is_python)]
         if kept:
             msg = "\n  ".join([f"{seen.path} stays, because something refers to it:", *kept])

@@ -2,11 +2,11 @@
 """Which files can move to the core. The adapter and the core work side by side, so each file moves by itself."""
 
 import ast
-import contextlib
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from ..catalog import Adapter
@@ -38,7 +38,7 @@ def look_at_files(tree: Tree, uses: Sequence[Use], adapter: Adapter) -> list[Fil
     proven = [file for file in files.values() if file.is_proven]
     through = {use.through for use in uses}
     blocking = [place for file in files.values() if not file.is_proven for place in _other_ways(file)]
-    texts = {path: text for path, text in texts_of(tree).items() if path.endswith(_PYTHON)} if proven else {}
+    texts = dict(texts_of(tree, _PYTHON)) if proven else {}
     for file in proven:
         others = {path: text for path, text in texts.items() if path != file.source.path}
         if module_path(file.source.path) in through or _is_handed_on(file, others):
@@ -57,19 +57,19 @@ def moved(tree: Tree, file: File) -> bytes:
     return file.result.encode(encoding)
 
 
-def texts_of(tree: Tree) -> dict[str, str]:
-    """Every file that git tracks in a folder; without git, the Python files."""
+def texts_of(tree: Tree, suffixes: tuple[str, ...] = ("",)) -> Iterator[tuple[str, str]]:
+    """Every file that git tracks in a folder, or whose name ends so; without git, the Python files."""
     checkout = Checkout.around(tree.root)
     paths = checkout.tracked() if checkout else [tree.root / path for path in tree.files]
-    texts: dict[str, str] = {}
     for path in paths:
-        with contextlib.suppress(UnreadableError):  # larger than any text, or no plain file
-            if path.is_relative_to(tree.root) and not path.is_symlink():
-                texts[path.relative_to(tree.root).as_posix()] = (read(path) or b"").decode(errors="replace")
-    return texts
+        if path.is_relative_to(tree.root) and path.name.endswith(suffixes) and not path.is_symlink():
+            name = path.relative_to(tree.root).as_posix()
+            with suppress(UnreadableError):  # a submodule, or data
+                content = read(path) or tree.content(name) or b""  # the tree also has what a sparse checkout leaves out
+                yield name, content.decode(errors="replace")
 
 
-def mentions(texts: dict[str, str], copy: str) -> list[Mention]:
+def mentions(texts: Iterable[tuple[str, str]], copy: str) -> list[Mention]:
     """Where the copy's module is named, in dotted form or as a path."""
     *parents, name = module_path(copy).split("/")
     forms = [rf"\bfrom\s*\.+\s*{name}\b", rf"\bfrom\s*\.+\s*import\b[^\n]*\b{name}\b", rf"['\"]\.+{name}\b"]
@@ -82,7 +82,7 @@ def mentions(texts: dict[str, str], copy: str) -> list[Mention]:
             rf"(?<![\w/.]){name}\.py\b",
         ]
     found = []
-    for path, text in texts.items():
+    for path, text in texts:
         for hit in re.finditer("|".join(forms), text) if path != copy else ():
             line = text.count("\n", 0, hit.start()) + 1
             is_python = path.endswith(_PYTHON) or text.startswith("#!")

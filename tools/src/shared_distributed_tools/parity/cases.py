@@ -6,9 +6,10 @@ world W · rank r · n_r rows of rank r along dim
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import combinations, product
-from random import Random
+from itertools import product
 from typing import Any, Literal
+
+from ..ranks.oracle import covering
 
 Kind = Literal["module", "summing module", "function", "summing function", "callable"]
 Given = Literal["no", "tensor", "list"]
@@ -166,8 +167,8 @@ def _in_a_group(bare: Case) -> Iterator[Case]:
 
 def _gather_cases(bare: Case, sizes: list[tuple[int, ...]]) -> Iterator[Case]:
     ways = (False, True) if "summing" in bare.kind else (False,)
-    for each, dim, dtype, given, strided, summed in every_three(
-        (sizes, DIMS, DTYPES, ("no", "tensor"), (False, True), ways)
+    for each, dim, dtype, given, strided, summed in covering(
+        (sizes, DIMS, DTYPES, ("no", "tensor"), (False, True), ways), 3
     ):
         upstream: Upstream = "ranked" if bare.has_backward and dtype in FLOATING else "none"
         here = replace(bare, sizes=each, dim=dim, dtype=dtype, upstream=upstream)
@@ -205,20 +206,3 @@ def _sizes(world: int) -> list[tuple[int, ...]]:
     ragged = tuple((3 * rank + 2) % 5 + 1 for rank in range(world))
     one_empty = (*ragged[: world // 2], 0, *ragged[world // 2 + 1 :])
     return list(dict.fromkeys([(3,) * world, ragged, one_empty, (0,) * world]))
-
-
-def every_three(axes: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """A choice from each axis, many times, so that any three options that can meet do meet somewhere.
-
-    A third of the full product, and the same choice in every run.
-    """
-    everything = list(product(*(range(len(axis)) for axis in axes)))
-    Random(0).shuffle(everything)
-    met: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
-    chosen = []
-    for choice in everything:
-        here = {(at, tuple(choice[i] for i in at)) for at in combinations(range(len(axes)), 3)}
-        if not here <= met:
-            met |= here
-            chosen.append(choice)
-    return [tuple(axis[i] for axis, i in zip(axes, choice, strict=True)) for choice in sorted(chosen)]

@@ -70,10 +70,10 @@ def _refuse_unless_held(checkout: Checkout, repo: Path, change: Change) -> None:
         why = f"is in a repository of its own, {other}; give that one as REPO"
     elif conversion:
         why = f"is not stored in git as it is here ({conversion} in .gitattributes); take that away, and commit"
+    elif held is not None and not os.path.lexists(path):
+        why = f"is committed, but not here; `git restore -- {name}` or `git sparse-checkout disable` brings it back"
     elif change.old is not None and not (os.access(path, os.W_OK) and path.stat().st_mode & 0o222):
         why = f"is read-only; `chmod u+w -- {name}` if it may be replaced"
-    elif change.old is None and held is not None:
-        why = f"is committed, but not here; `git restore -- {name}` or `git sparse-checkout disable` brings it back"
     elif change.old is not None and held is None:
         why = f"is not committed; `git add -- {name} && git commit -m 'as it was' -- {name}` keeps it"
     elif with_lf(change.old or b"") != with_lf(held or b"") or checkout.is_staged(path):

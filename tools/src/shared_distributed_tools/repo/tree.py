@@ -93,9 +93,9 @@ class Tree:
         self._unread: dict[str, Unread] = {}
         self._kept: OrderedDict[str, tuple[bytes, Source | None]] = OrderedDict()
         self._checkout = checkout
-        absent = checkout.absent(root) if checkout else {}
-        self._absent = {path: name for path, name in absent.items() if path.endswith(_SUFFIXES)}
-        self.files: list[str] = sorted({*self._walk(), *self._absent}) if root.is_dir() else [root.name]
+        self.absent: dict[str, str] = checkout.absent(root) if checkout else {}  # of whatever kind, with their ids
+        absent = [path for path in self.absent if path.endswith(_SUFFIXES)]
+        self.files: list[str] = sorted({*self._walk(), *absent}) if root.is_dir() else [root.name]
 
     @property
     def unread(self) -> list[Unread]:
@@ -160,8 +160,8 @@ class Tree:
     def _read(self, path: str) -> bytes | None:
         try:
             content = read(self.root / path)
-            if content is None and self._checkout and path in self._absent:
-                return self._checkout.blob(self._absent[path])
+            if content is None and self._checkout and path in self.absent:
+                return self._checkout.blob(self.absent[path])
             if content is None:
                 self.give_up(path, "cannot be read: it was removed meanwhile")
             return content
