@@ -310,6 +310,7 @@ def test_undefined_names_of_a_copy(look: Look) -> None:
         name: next(number for number, line in enumerate(lines, 1) if use in line)
         for name, use in [("functional", "functional.pad"), ("dist", "dist."), ("is_given", "is_given(")]
     }
+    assert [one.name for one in look(FAMILY + "\nnowhere()\n").undefined] == ["nowhere"]  # outside of all definitions
     for line, why in [("from .helpers import *\n", "a star import"), ("globals().update(a=1)\n", "makes names")]:
         finding = look(line + text)
         assert finding.undefined == ()
@@ -320,10 +321,15 @@ def test_undefined_names_of_a_copy(look: Look) -> None:
 
 
 def test_a_relative_that_no_adapter_covers(look: Look) -> None:
-    """None of the code, all of the idea."""
+    """None of the code, all of the idea; in helpers too."""
     finding = look(RELATIVE)
     assert (finding.kind, finding.adapter, finding.variant) == ("relative", None, None)
     assert finding.names == ["Spread"]
+    head, body = RELATIVE.split("class Spread", 1)
+    start, stop = body.index("        counts ="), body.index("        ctx.window")
+    helper = "def collected(rows, world):\n" + body[start:stop] + "        return everything, counts\n\n\n"
+    call = "        everything, counts = collected(rows, world)\n"
+    assert look(f"{head}{helper}class Spread{body[:start]}{call}{body[stop:]}").names == ["Spread"]
 
 
 @pytest.mark.parametrize(
