@@ -85,10 +85,11 @@ def test_an_original_can_be_added() -> None:
     assert len(fingerprint.decoded(with_original("musiclm", "musiclm", FAMILY))) == len(known_variants())
 
 
-def test_a_file_that_scan_could_not_recognise_is_refused() -> None:
+@pytest.mark.parametrize("text", ["def gather(x):\n    return x\n", "def f(x):\n" + "    x = x + 1\n" * 12])
+def test_a_file_that_scan_could_not_recognise_is_refused(text: str) -> None:
     """Nothing in it gathers at some length."""
     with pytest.raises(ToolError, match="scan would never find it"):
-        record("x", None, "def gather(x):\n    return x\n")
+        record("x", None, text)
 
 
 # ------------------------------------------------------------------ hashes
