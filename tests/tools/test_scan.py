@@ -85,10 +85,11 @@ def test_an_original_can_be_added() -> None:
     assert len(fingerprint.decoded(with_original("musiclm", "musiclm", FAMILY))) == len(known_variants())
 
 
-def test_a_file_that_scan_could_not_recognise_is_refused() -> None:
+@pytest.mark.parametrize("text", ["def gather(x):\n    return x\n", "def f(x):\n" + "    x = x + 1\n" * 12])
+def test_a_file_that_scan_could_not_recognise_is_refused(text: str) -> None:
     """Nothing in it gathers at some length."""
     with pytest.raises(ToolError, match="scan would never find it"):
-        record("x", None, "def gather(x):\n    return x\n")
+        record("x", None, text)
 
 
 # ------------------------------------------------------------------ hashes
@@ -254,6 +255,13 @@ def test_the_nearest_original_is_named(look: Look) -> None:
         assert (finding.variant, finding.kind) == (name, "exact")
 
 
+def test_a_definition_stands_for_one_of_the_original(look: Look) -> None:
+    """Though the original has two that are much alike."""
+    start, stop = FAMILY.index("def gather_ragged"), FAMILY.index("class RaggedGather")
+    twice = record("twice", None, FAMILY + "\n\n" + FAMILY[start:stop].replace("gather_ragged", "gather_again"))
+    assert differences(look(FAMILY, [twice])) == {"gather_again": ["missing"]}
+
+
 def test_a_copy_in_a_larger_file(look: Look) -> None:
     """Said to be a part, with the lines of each definition; what is around it is no difference."""
     around = "".join(LARGER.format(number) for number in range(10))
@@ -303,6 +311,7 @@ def test_undefined_names_of_a_copy(look: Look) -> None:
         name: next(number for number, line in enumerate(lines, 1) if use in line)
         for name, use in [("functional", "functional.pad"), ("dist", "dist."), ("is_given", "is_given(")]
     }
+    assert [one.name for one in look(FAMILY + "\nnowhere()\n").undefined] == ["nowhere"]  # outside of all definitions
     for line, why in [("from .helpers import *\n", "a star import"), ("globals().update(a=1)\n", "makes names")]:
         finding = look(line + text)
         assert finding.undefined == ()
@@ -313,10 +322,15 @@ def test_undefined_names_of_a_copy(look: Look) -> None:
 
 
 def test_a_relative_that_no_adapter_covers(look: Look) -> None:
-    """None of the code, all of the idea."""
+    """None of the code, all of the idea; in helpers too."""
     finding = look(RELATIVE)
     assert (finding.kind, finding.adapter, finding.variant) == ("relative", None, None)
     assert finding.names == ["Spread"]
+    head, body = RELATIVE.split("class Spread", 1)
+    start, stop = body.index("        counts ="), body.index("        ctx.window")
+    helper = "def collected(rows, world):\n" + body[start:stop] + "        return everything, counts\n\n\n"
+    call = "        everything, counts = collected(rows, world)\n"
+    assert look(f"{head}{helper}class Spread{body[:start]}{call}{body[stop:]}").names == ["Spread"]
 
 
 @pytest.mark.parametrize(

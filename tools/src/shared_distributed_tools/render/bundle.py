@@ -122,8 +122,7 @@ def _import_block(needed: set[tuple[str, str]]) -> str:
         ours = [one for one in needed if (re.split("[. ]", one[0])[0] in sys.stdlib_module_names) == standard]
         lines = sorted(f"import {module}" for module, name in ours if not name)
         for module in sorted({module for module, name in ours if name}):
-            names = [name for one, name in ours if name and one == module]
-            names.sort(key=lambda name: (not name.isupper(), name))
+            names = sorted(name for one, name in ours if name and one == module)
             lines.append(f"from {module} import {', '.join(names)}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
