@@ -19,7 +19,7 @@ INSIDE = {
     "vendor": ["state", "content", "check", "update", "command"],
     "ranks": ["oracle", "rank", "world", "__init__"],
     "parity": ["cases", "load", "observed", "truth", "play", "verdict", "compare", "report", "command"],
-    "migrate": ["proof", "stages", "to_core", "risks", "plan", "status", "command"],
+    "migrate": ["proof", "to_core", "stages", "risks", "plan", "status", "command"],
 }
 
 
