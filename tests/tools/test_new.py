@@ -54,7 +54,7 @@ def test_the_new_adapter_passes_its_tests(checkout: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert "deselected" in done.stdout
     passed = int(done.stdout.rpartition(" passed")[0].split()[-1])
-    assert passed >= 8, done.stdout
+    assert passed >= 7, done.stdout
 
 
 def test_the_new_adapter_can_be_vendored(checkout: Path, tmp_path: Path) -> None:

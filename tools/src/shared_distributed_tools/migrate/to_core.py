@@ -116,7 +116,9 @@ def _reached_from(file: File, others: dict[str, str]) -> Iterator[str]:
     """Places that may mean the gather which a file keeps in `self.name`: each `.name` that is not clearly another."""
     names = "|".join(file.holders) or "(?!)"
     known = {getattr(use.node, part, use.node) for use in file.uses for part in ("func", "value")}
-    form = re.compile(rf"([\w)\]]+)\.({names})\b(?!\(\s*-?\d)(\s*=[^=])?")  # but not a tensor's `gather(-1, index)`
+    form = re.compile(
+        rf"(?<![\w)\]])([\w)\]]+)\.({names})\b(?!\(\s*-?\d)(\s*=[^=])?"
+    )  # but not a tensor's `gather(-1, index)`
     for node in ast.walk(file.source.tree):
         is_kept = is_of_self(node) and not isinstance(node.ctx, ast.Load)
         if isinstance(node, ast.Attribute) and node.attr in file.holders and node not in known and not is_kept:
