@@ -11,7 +11,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2025.2.9"
-nox.options.sessions = ["lint", "types", "everything"]
+nox.options.sessions = ["lint", "types", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = True
 
@@ -68,34 +68,39 @@ def env(session: nox.Session) -> None:
 
 
 @nox.session(requires=["env"], venv_backend="none")
-@nox.parametrize(
-    "suite, backend", SUITES, ids=[f"{suite}, {backend}" if backend else suite for suite, backend in SUITES]
-)
-def tests(session: nox.Session, suite: str, backend: str) -> None:
-    """One suite over one backend; `nox -s tests` runs all. Arguments of pytest's after --."""
-    arguments = [argument for argument in session.posargs if argument != "--require-nccl"]
-    if backend == "nccl":
-        found = gpu_count(python(session))
-        if found < 2:
-            reason = f"needs 2 CUDA devices, found {found}"
-            session.error(reason) if "--require-nccl" in session.posargs else session.skip(reason)
-    if suite == "vendored":
-        run(session, "pytest", "-q", "--vendored", f"--backend={backend}", *arguments)
-    else:
-        run(session, "pytest", "-q", f"--suite={suite}", *([f"--backend={backend}"] if backend else []), *arguments)
-
-
-@nox.session(requires=["env"], venv_backend="none")
-def everything(session: nox.Session) -> None:
-    """Every suite over every backend, as `nox -s tests`, but in four processes: much of a short suite is its start."""
-    backends = ["gloo", "nccl-rules"]
-    if gpu_count(python(session)) < 2:
-        session.log("without NCCL, which needs 2 CUDA devices")
-    else:
-        backends.append("nccl")
+def tests(session: nox.Session) -> None:
+    """Every suite over every backend that is here, in few processes. Arguments of pytest's after --."""
+    reason = nccl_missing(session)
+    session.log(f"without NCCL: {reason}" if reason else "with NCCL")
     for vendored in ([], ["--vendored"]):
-        for backend in backends:
-            run(session, "pytest", "-q", *vendored, f"--backend={backend}", *session.posargs)
+        for backend in ("gloo", "nccl-rules", *(() if reason else ("nccl",))):
+            run(session, "pytest", "-q", *vendored, f"--backend={backend}", *pytest_arguments(session))
+
+
+@nox.session(requires=["env"], venv_backend="none", default=False)
+@nox.parametrize("name, backend", SUITES, ids=[f"{name}, {backend}" if backend else name for name, backend in SUITES])
+def suite(session: nox.Session, name: str, backend: str) -> None:
+    """One suite over one backend: nox -s "suite(musiclm, gloo)". Arguments of pytest's after --."""
+    reason = nccl_missing(session) if backend == "nccl" else ""
+    if reason:
+        session.skip(reason)
+    chosen = "--vendored" if name == "vendored" else f"--suite={name}"
+    over = [f"--backend={backend}"] if backend else []
+    run(session, "pytest", "-q", chosen, *over, *pytest_arguments(session))
+
+
+def nccl_missing(session: nox.Session) -> str:
+    """What NCCL lacks here, empty if nothing; an error with --require-nccl."""
+    found = gpu_count(python(session))
+    reason = "" if found >= 2 else f"needs 2 CUDA devices, found {found}"
+    if reason and "--require-nccl" in session.posargs:
+        session.error(reason)
+    return reason
+
+
+def pytest_arguments(session: nox.Session) -> list[str]:
+    """What was given after --, but for what is nox's."""
+    return [argument for argument in session.posargs if argument != "--require-nccl"]
 
 
 @nox.session(requires=["env"], venv_backend="none")
@@ -288,4 +293,4 @@ def release(session: nox.Session) -> None:
         file.write_text(re.sub(r"(shared-distributed(?:-tools)?[>=]=)[\d.]+", rf"\g<1>{version}", text))
     changes = ROOT / "CHANGELOG.md"
     changes.write_text(changes.read_text().replace("## [Unreleased]", f"## [Unreleased]\n\n## [{version}]", 1))
-    session.log("version %s: look at the diff, run nox -s everything build, commit and tag", version)
+    session.log("version %s: look at the diff, run nox -s tests build, commit and tag", version)

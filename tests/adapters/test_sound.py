@@ -281,7 +281,8 @@ import shared_distributed as core
 assert core.all_gather(x) == (x, (3,)) and core.AllGather(dim=1)(x) == (x, (2,))
 assert core.all_gather_async([x, x]).wait() == ([x, x], (3,))
 assert core.reduce_scatter(x, sizes=[3]) is x and not core.is_distributed()
-assert core.RowLayout([3]).rows == slice(0, 3)
+assert core.all_gather(x)[1].rows == slice(0, 3)
+assert list(core.until_all_done([1, 2])) == [1, 2]
 assert raises(lambda: core.all_gather(x, 2)) is core.BadInputError
 assert issubclass(raises(lambda: core.gather_sizes(x, dim=0)), RuntimeError)
 """,

@@ -34,7 +34,7 @@ def command(name: str, like: str, replaces: str, original: Path | None) -> None:
     module = f"{name.replace('-', '_')}_distributed"
     click.echo(
         f"Now change what differs from {like} in packages/{name}/src/{module}/__init__.py and contract.json, then run\n"
-        f'  nox -s "tests({name}, gloo)" lint types'
+        f'  nox -s "suite({name}, gloo)" lint types'
     )
 
 
