@@ -31,7 +31,7 @@ class _Call(FastCall):
         """Eager: the heart's. Compiled, no input is replaced: if only some ranks want a gradient, all are told."""
         if not (_WHOLE and _is_compiling()):
             return _graph_break(super().agree)(op, *xs, check=check)
-        problem = "".join([str(x) for x in xs if isinstance(x, Exception)][:1])
+        problem = "".join([x.args[0] for x in xs if isinstance(x, Exception)][:1])
         xs = tuple(x for x in xs if not isinstance(x, Exception))
         given = None if self.sizes is None else list(ints_of(self.sizes))
         wants = [x.requires_grad and torch.is_grad_enabled() for x in xs]
