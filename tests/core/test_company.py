@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Gathers in the company of what training loops put around them: right gradients, or a clear error on every rank.
 
-Each test is a row of the table "In company" in the README. Parameter gradients are compared with one process
+Each test is a row of the table "Works with" in docs/promises.md. Parameter gradients are compared with one process
 that holds every rank's batch: the gradient of the mean over ranks of their losses.
 """
 

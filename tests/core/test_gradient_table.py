@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""README's first code, and its table of gradients under DDP: each row, with ragged rows and an empty rank."""
+"""README's loop and the table of docs/gradients.md under DDP: each row, with ragged rows and an empty rank."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +11,12 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import shared_distributed as core
+from tests.house.pages import blocks
 from tests.support import Worlds
 from tests.support.oracle import values
 
 pytestmark = pytest.mark.only_over("gloo", reason="DDP calls collectives that nccl-rules does not have")
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
 RAGGED, FULL = (3, 0, 2), (3, 1, 2)
 OUTSIDE = "temperature"  # a parameter that no gathered row depends on
 
@@ -135,33 +133,35 @@ def test_local_gradients_of_a_loss_of_own_rows_are_wrong(worlds: Worlds) -> None
     assert found["left.weight"] < 1e-5  # never gathered
 
 
-# ------------------------------------------------------------------ README's first code
+# ------------------------------------------------------------------ the loop of README's script
 
+(SCRIPT,) = blocks("README.md")
+IMPORTS, LOOP = SCRIPT.split("\n\n\n")[0], SCRIPT[SCRIPT.index("for batch in") : SCRIPT.index("dist.destroy")]
 STEPS = {2: [(3, 1), (4, 2), (2, 0)], 3: [(3, 1, 4), (4, 2, 0), (2, 0, 0)]}  # sizes by rank
 
 
-def weights_by_readme(code: str, steps: list[tuple[int, ...]]) -> list[Tensor]:
-    """README's first code, with a model, an optimizer and this rank's own batches."""
+def weights_by_readme(loop: str, steps: list[tuple[int, ...]]) -> list[Tensor]:
+    """The loop, with a model, an optimizer and this rank's own batches."""
     rank = dist.get_rank()
     batches = [rows_of(rank, sizes[rank], step) for step, sizes in enumerate(steps)]
     model = DistributedDataParallel(Towers())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     loader = [batch for batch in batches if len(batch)]  # fewer on some ranks
-    exec(code, {"model": model, "optimizer": optimizer, "loader": loader})
+    names = {"model": model, "optimizer": optimizer, "loader": loader, "rank": rank, "device": torch.device("cpu")}
+    exec(f"{IMPORTS}\n{loop}", names)
     return [p.detach() for p in model.parameters()]
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_the_first_code_trains_as_one_process_does(world: int, worlds: Worlds) -> None:
+def test_the_loop_trains_as_one_process_does(world: int, worlds: Worlds) -> None:
     """As it stands, with ragged rows and other numbers of batches: the weights of one process that sees every row."""
-    (code, *_) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     model = Towers()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for step, sizes in enumerate(STEPS[world]):
         optimizer.zero_grad()
         mean_over_all_rows(model, torch.cat([rows_of(rank, n, step) for rank, n in enumerate(sizes)])).backward()
         optimizer.step()
-    for weights in worlds.get("gloo", world).run(weights_by_readme, code, STEPS[world]):
+    for weights in worlds.get("gloo", world).run(weights_by_readme, LOOP, STEPS[world]):
         for found, expected in zip(weights, model.parameters(), strict=True):
             torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-6)
 
@@ -170,14 +170,11 @@ def test_the_first_code_trains_as_one_process_does(world: int, worlds: Worlds) -
     ("right", "wrong"),
     [("+ sizes.start", "+ rank * len(left)"), ('reduction="sum") * sizes.ddp_scale', 'reduction="mean")')],
 )
-def test_the_first_code_is_wrong_without_its_two_lines(right: str, wrong: str, worlds: Worlds) -> None:
+def test_the_loop_is_wrong_without_its_two_lines(right: str, wrong: str, worlds: Worlds) -> None:
     """The traps: labels by rank and batch size, and a mean over own rows, which nothing complains about."""
-    (code, *_) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert right in code
-    steps = [(3, 2)]
-    code = "import torch.distributed as dist\nrank = dist.get_rank()\n" + code
+    assert right in LOOP
     expected, found = (
-        worlds.get("gloo", 2).run(weights_by_readme, text, steps)[0] for text in (code, code.replace(right, wrong))
+        worlds.get("gloo", 2).run(weights_by_readme, loop, [(3, 2)])[0] for loop in (LOOP, LOOP.replace(right, wrong))
     )
     apart = max(((f - e).norm() / e.norm()).item() for f, e in zip(found, expected, strict=True))
     assert apart > 1e-3

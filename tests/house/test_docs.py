@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
 import shared_distributed
+from tests.house.pages import ROOT, blocks, names_of, prompts
 from tests.support import Worlds
 from tests.support.adapters import ADAPTERS
 
@@ -31,22 +31,10 @@ def run(module: str) -> tuple[int, str]:
     return result.attempted, said.getvalue() if result.failed else ""
 
 
-def run_text(text: str) -> tuple[int, str]:
-    """The same for a text, with the core's names at hand and this process's `rank`."""
-    names = {name: getattr(shared_distributed, name) for name in shared_distributed.__all__}
-    test = doctest.DocTestParser().get_doctest(
-        text, {"torch": torch, "rank": dist.get_rank(), **names}, "text", None, 0
-    )
-    said = io.StringIO()
-    result = doctest.DocTestRunner().run(test, out=said.write)
-    return result.attempted, said.getvalue() if result.failed else ""
-
-
 # ------------------------------------------------------------------ tests
 
 pytestmark = pytest.mark.only_over("gloo", reason="documents and examples are the same over every backend")
 
-ROOT = Path(__file__).resolve().parents[2]
 ADAPTER_MODULES = [f"{name.replace('-', '_')}_distributed" for name in ADAPTERS]
 DEFINING = sorted({getattr(shared_distributed, name).__module__ for name in shared_distributed.__all__})
 
@@ -81,26 +69,57 @@ def test_examples_in_docstrings(module: str, worlds: Worlds) -> None:
     assert not problem
 
 
-def test_examples_in_the_readme(worlds: Worlds) -> None:
-    """On two ranks, with the same numbers on both."""
-    blocks = re.findall(r"```python\n(>>> .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        for attempted, problem in worlds.get("gloo", 2).run(run_text, block):
-            assert attempted > 0
-            assert not problem
+@pytest.mark.parametrize(("page", "ranks"), [("docs/gradients.md", 2), ("README.md", 3)])
+def test_examples_at_a_prompt(page: str, ranks: int, worlds: Worlds) -> None:
+    """The same on every rank."""
+    assert worlds.get("gloo", ranks).run(prompts, f"shared/distributed/{page}") == [""] * ranks
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_code_in_the_adapters_documents(name: str) -> None:
+    """The names that it imports are there."""
+    assert {"AllGather", "all_gather"} & set(names_of(f"packages/{name}/README.md"))
+
+
+def under_torchrun(ranks: int, script: Path, *arguments: str) -> str:
+    """What a script prints."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", script]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_first_script_of_the_readme_prints_what_is_shown(tmp_path: Path) -> None:
+    """As a reader saves and runs it; a test of core/test_gradient_table.py compares its weights with one process."""
+    (script,) = blocks("README.md")
+    (shown,) = [text for text in blocks("README.md", "console") if text.startswith("$ torchrun")]
+    (tmp_path / "train.py").write_text(script)
+    assert under_torchrun(2, tmp_path / "train.py") == shown.partition("\n")[2]
+
+
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    """What is looked up stands in pages of its own."""
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 180
+    for page in ROOT.glob("shared/distributed/docs/*.md"):
+        assert f"(shared/distributed/docs/{page.name})" in readme, page.name
+
+
+def test_every_page_with_code_is_run() -> None:
+    """Here, in test_recipes and test_maintainers, or by `nox -s frameworks`."""
+    frameworks = (ROOT / "tests/frameworks/recipes.py").read_text()
+    for page in ROOT.glob("shared/distributed/docs/*.md"):
+        if blocks(str(page)) and page.stem not in ("gradients", "recipes", "maintainers"):
+            assert f'"{page.stem}"' in frameworks, page.name
 
 
 def test_the_contrastive_example_trains_as_one_process_does() -> None:
     """Under torchrun, three ranks with ragged batches; the script itself compares the two loss curves."""
-    script = ROOT / "shared/distributed/examples/contrastive.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", script]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "--steps=25"], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "3 ranks, cpu, gloo: 25 steps" in done.stdout
+    printed = under_torchrun(3, ROOT / "shared/distributed/examples/contrastive.py", "--steps=25")
+    assert "3 ranks, cpu, gloo: 25 steps" in printed
 
 
 def test_links_in_the_documents_lead_somewhere() -> None:

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -86,7 +84,7 @@ def train_together(steps: int, device: torch.device) -> list[float]:
     model = DistributedDataParallel(TwoTowers().to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     losses = []
-    for step in track(range(steps), "training", console=Console(stderr=True), disable=rank > 0):
+    for step in range(steps):
         left, right, rows = pairs(step, world)
         mine = slice(sum(rows[:rank]), sum(rows[: rank + 1]))  # no rank is told how many rows the others have
         a, b = model(left[mine].to(device), right[mine].to(device))

@@ -21,7 +21,7 @@ COMMANDS = {
     "scan": ("scan.command", "Find copies of the originals in any tree, by structure. Reads only."),
     "plan": ("migrate.plan", "Say what moving a repo over would change, and what to look at. Reads only."),
     "parity": ("parity.command", "Run an old file and an adapter side by side, and compare (needs torch)."),
-    "migrate": ("migrate.command", "Move a repo on: to vendored, package or core."),
+    "migrate": ("migrate.command", "Move a repo to a later stage: vendored, package or core."),
     "status": ("migrate.status", "Say at which stage every project is. Reads only."),
     "new": ("new", "Scaffold a further adapter, in a checkout of this project."),
 }

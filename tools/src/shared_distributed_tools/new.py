@@ -20,7 +20,7 @@ _KNOWN = "tools/src/shared_distributed_tools/scan/known.json"
 
 @click.command("new")
 @click.argument("name")
-@click.option("--like", required=True, help="The adapter that it starts as.")
+@click.option("--like", required=True, help="The adapter to copy.")
 @click.option("--replaces", required=True, help="The file that it replaces downstream: newproj/distributed.py.")
 @click.option("--original", type=click.Path(path_type=Path), help="That file, to take its fingerprint.")
 def command(name: str, like: str, replaces: str, original: Path | None) -> None:

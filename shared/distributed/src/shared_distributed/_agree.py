@@ -54,7 +54,7 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
         rank, world, backends = dist.get_rank(self.group), dist.get_world_size(self.group), self.backends
         dense = _has_shape(x) and x.layout == torch.strided and not (x.is_quantized or hasattr(x, "to_local"))
         if not dense or x.device.type not in backends:
-            raise TypeError(f"expected a dense tensor on {' or '.join(backends)}, and no DTensor")
+            raise TypeError(f"expected a dense torch.tensor on {' or '.join(backends)}, and no DTensor")
         size, dim, sizes = x.shape[self.dim], index(self.dim) % x.ndim, self.sizes  # IndexError if dim is out of range
         if sizes is not None:
             sizes = tuple(index(n) for n in (sizes.tolist() if isinstance(sizes, Tensor) else sizes))

@@ -155,11 +155,12 @@ def all_gather(
             overlap. The ranks' dicts have the same keys, in any order.
         dim: where to concatenate; may be negative.
         sizes: every rank's size along `dim`, if known. Saves the size exchange, and with it the
-            check that the ranks' calls fit together (see `SHARED_DISTRIBUTED_CHECK` in the README).
+            check that the ranks' calls fit together (see `check`).
         grad: "sum", the true gradient: own slice of the gradient summed over ranks, a collective
             in the backward. "local": own slice of this rank's gradient, no communication.
         group: the process group, a 1-d mesh, or a mesh and its dim; ranks are counted within the group.
-        check: whether the ranks agree first. By default where `sizes` are not given; the same on every rank.
+        check: whether the ranks agree first, the same on every rank. By default they do if `sizes` are not given, and
+            for every call if the environment variable SHARED_DISTRIBUTED_CHECK is 1.
 
     Without a process group, or alone in it, `x` itself comes back with its one size.
 

@@ -14,15 +14,15 @@ from .stages import STAGES, look_at, step_to
 @click.command("migrate")
 @click.argument("repo", type=click.Path(path_type=Path))
 @click.option("--to", "stage", type=click.Choice(STAGES[1:]), required=True, help="A later stage.")
-@click.option("--path", help="The copy in REPO, where there are several.")
+@click.option("--path", help="The copy in REPO, if there are several.")
 @click.option(
     "--requirement",
     "requirements",
     multiple=True,
     metavar="TEXT",
-    help="For --to package and core, in the place of NAME>=VERSION; may be repeated.",
+    help="For package and core: what to add instead of NAME>=VERSION; may be repeated.",
 )
-@click.option("--accept-edits", is_flag=True, help="Go on without what somebody changed in the file.")
+@click.option("--accept-edits", is_flag=True, help="Replace the file although somebody edited it; the edits are lost.")
 @click.option("--remove-module", is_flag=True, help="For --to core: remove the old module, if nothing refers to it.")
 @click.option("--write", is_flag=True, help="Make the change; without it, it is only shown.")
 def command(

@@ -35,10 +35,10 @@ class Plan:
 
 @click.command("plan")
 @click.argument("repo", type=click.Path(path_type=Path))
-@click.option("--path", help="The copy in REPO, where there are several.")
+@click.option("--path", help="The copy in REPO, if there are several.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def command(repo: Path, path: str | None, as_json: bool) -> None:
-    """Say what moving REPO over would change: every call site, and what deserves a look. Reads only."""
+    """Show what moving REPO over would change: every call site, and what deserves a look. Reads only."""
     root = repo_root(repo)
     plan = make_plan(root, path)
     if as_json:

@@ -45,11 +45,11 @@ class Line:
 
 @click.command("status")
 @click.argument("repos", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="REPO...")
-@click.option("--html", "page", type=click.Path(path_type=Path), help="Write the table as a page, too.")
+@click.option("--html", "page", type=click.Path(path_type=Path), help="Also write the table as an HTML page.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 @click.pass_context
 def command(ctx: click.Context, repos: tuple[Path, ...], page: Path | None, as_json: bool) -> None:
-    """Say at which stage every REPO is, and whether its file is current. Reads only.
+    """Show the stage of every REPO, and whether its file is current. Reads only.
 
     Exit code 0 if all is well, 1 if something is to be done, 2 if a project could not be read.
     """

@@ -15,7 +15,7 @@ WORLD_SIZES = (1, 2, 3)
 
 @click.command("parity")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--adapter", type=click.Choice(list(ADAPTERS)), required=True, help="Which one is to take its place.")
+@click.option("--adapter", type=click.Choice(list(ADAPTERS)), required=True, help="The adapter to compare with.")
 @click.option(
     "--world-size",
     type=click.IntRange(1, 16),
@@ -29,7 +29,7 @@ WORLD_SIZES = (1, 2, 3)
 def command(ctx: click.Context, file: Path, adapter: str, world_size: tuple[int, ...], is_json: bool) -> None:
     """Run the old FILE and an adapter side by side on real ranks, and compare them bit for bit.
 
-    FILE is run, in child processes: its code is what this is about. Needs no GPU and no network. Exit code: 0 if all
+    FILE is executed, in child processes. Needs no GPU and no network. Exit code: 0 if all
     is the same, better, or refused as the contract announces; 1 if something is different; 2 if FILE cannot be run.
     """
     from .compare import compare  # torch comes with these, and `--help` goes without

@@ -19,11 +19,11 @@ from .state import State, Vendored, find, is_kept
 
 @click.command("check")
 @click.argument("repos", nargs=-1, type=click.Path(path_type=Path), metavar="[REPO]...")
-@click.option("--accept-edits", is_flag=True, help="A file with edits that are meant is good.")
+@click.option("--accept-edits", is_flag=True, help="Accept edited files: only stale ones are a finding.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 @click.pass_context
 def command(ctx: click.Context, repos: tuple[Path, ...], accept_edits: bool, as_json: bool) -> None:
-    """Say of each vendored file in REPO (default: here) whether it is current. Reads only, and needs no git.
+    """Show the state of each vendored file in REPO (default: here). Reads only, and needs no git.
 
     Exit code 0 if every file is current or a shim, or the project is on the core; 1 if not; 2 if nothing is there,
     or a file that could be one of ours cannot be read.

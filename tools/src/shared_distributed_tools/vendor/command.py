@@ -19,8 +19,8 @@ from .state import State, inspect, locate
 @click.command("vendor")
 @click.argument("name", type=click.Choice(list(ADAPTERS)))
 @click.argument("repo", type=click.Path(path_type=Path))
-@click.option("--path", help="The file in REPO, where it is not found by itself.")
-@click.option("--accept-edits", is_flag=True, help="Go on without what somebody changed in the file.")
+@click.option("--path", help="The file in REPO, if it is not found automatically.")
+@click.option("--accept-edits", is_flag=True, help="Replace the file although somebody edited it; the edits are lost.")
 @click.option("--write", is_flag=True, help="Make the change; without it, it is only shown.")
 def command(name: str, repo: Path, path: str | None, accept_edits: bool, write: bool) -> None:
     """Put the adapter NAME into REPO as one file. Shows the diff; --write makes the change, and git undoes it."""
