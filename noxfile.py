@@ -179,6 +179,7 @@ def compiled(session: nox.Session, version: str) -> None:
     session.install(f"torch{version}", "numpy", "setuptools", "einops", "pytest", "hypothesis", *EDITABLE)
     files = ["tests/core/test_compile.py", "tests/core/test_compiled_like_eager.py"]
     session.run("pytest", "-q", *files, *session.posargs)
+    session.run("pytest", "-q", "--vendored", "tests/adapters/test_sound.py", "-k", "compiled", *session.posargs)
 
 
 def test_with(session: nox.Session, *requirements: str) -> None:

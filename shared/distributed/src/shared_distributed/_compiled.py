@@ -20,8 +20,8 @@ from ._world import _graph_break, _is_compiling
 
 # torch 2.4 to 2.10 have operators too, but fail with summed gradients or without sizes: there it is a graph break
 _WHOLE = hasattr(torch.library, "EffectType") and torch.__version__ >= "2.11"  # compared as versions, not as text
-if not _WHOLE:  # Dynamo of torch 2.4 cannot go on inside a Function
-    _Move.forward = staticmethod(_graph_break(_Move.forward))  # type: ignore[method-assign]
+if _WHOLE:
+    _Move.forward = staticmethod(_Move.forward.__wrapped__)  # type: ignore[method-assign]
 
 
 class _Call(FastCall):

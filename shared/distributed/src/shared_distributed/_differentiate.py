@@ -6,6 +6,8 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 
+from ._world import _graph_break
+
 
 class _Move(Function):
     """Differentiate: `rows.gather`, or its adjoint `rows.sum`. For a summed gradient each is the other's backward.
@@ -14,6 +16,7 @@ class _Move(Function):
     """
 
     @staticmethod
+    @_graph_break  # here, since Dynamo of torch 2.4 cannot go on inside a Function
     def forward(ctx: Any, *call: Any) -> tuple[Tensor, ...]:  # (rows, adjoint, tie, *xs): Dynamo miscounts named ones
         ctx.rows, ctx.adjoint, tie, *xs = call
         ctx.save_for_backward(tie := tie.clone())

@@ -2,7 +2,7 @@
 """The world: what there is before any call."""
 
 import warnings
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ _warn_once = cache(warnings.warn)
 
 def _graph_break(method: Any) -> Any:
     """A method that torch.compile never looks into, so that a compiled rank does in it what the others do."""
-    return lambda *args, **options: (torch.compiler.disable(method) if _is_compiling() else method)(*args, **options)
+    return wraps(method)(lambda *a, **kw: (torch.compiler.disable(method) if _is_compiling() else method)(*a, **kw))
 
 
 def _has_shape(x: Any) -> bool:  # nested tensors and lazy parameters have none
