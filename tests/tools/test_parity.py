@@ -11,10 +11,12 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from downstream.commands import run
 from downstream.old_copies import RIGHT, WITHOUT_NAMES, copy_with
+from downstream.projects import ORIGINALS
 from shared_distributed_tools.catalog import ADAPTERS, adapter_named
 from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.parity import compare as compare_module
@@ -30,6 +32,7 @@ from shared_distributed_tools.parity.cases import (
 from shared_distributed_tools.parity.compare import DEADLINES, Comparison, Ranks, compare
 from shared_distributed_tools.parity.observed import Observation, Outcome, Raised, as_text
 from shared_distributed_tools.parity.play import signature
+from shared_distributed_tools.parity.report import show
 from shared_distributed_tools.parity.truth import truth
 from shared_distributed_tools.parity.verdict import Finding, is_same_error
 from shared_distributed_tools.ranks import CRASHED, HUNG
@@ -177,6 +180,21 @@ def test_a_finding_says_what_is_different_and_who_is_right(tmp_path: Path, edit:
     assert [(one.verdict, one.difference.part, one.right) for one in findings] == [(verdict, part, right)] * len(cases)
     assert [one.difference.old[: len(gave)] for one in findings] == [gave] * len(cases)
     assert last == Finding(after, "same")
+
+
+@pytest.mark.usefixtures("known")
+def test_a_definition_that_is_not_the_originals_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report says so, and not who is right: the file has another function of that name."""
+    text = ORIGINALS["st-moe"].replace("return own, torch.tensor(sizes)", "return own")
+    case = Case("split_by_rank", "callable", 1, variant="tuple", sizes=(3,))
+    found = compared(tmp_path, text, [case], "st-moe")
+    assert different(found) == {("split_by_rank", "result")}
+    assert found.edited.keys() == {"split_by_rank"}
+    show(found, Console(width=200))
+    printed = capsys.readouterr().out
+    assert "split_by_rank is not the original's definition" in printed
+    assert "is right" not in printed
+    assert not compared(tmp_path, ORIGINALS["st-moe"], [case], "st-moe").edited
 
 
 def test_a_text_tells_apart_what_differs() -> None:

@@ -15,6 +15,8 @@ from ..errors import ToolError
 from ..ranks import HUNG, Deadlines, RankError, World, WorldFailure, preload
 from ..render import render
 from ..render.sources import version
+from ..repo.tree import Tree
+from ..scan.survey import find_copy
 from ..terminal import Report
 from .cases import SIGNATURE, Case, Kind, generate
 from .load import Description
@@ -67,6 +69,7 @@ class Comparison:
     old: Description
     new: Description
     findings: tuple[Finding, ...]
+    edited: Mapping[str, str]  # definitions of the old file that are not the original's, and how they differ
 
     @property
     def functions(self) -> list[str]:
@@ -132,7 +135,14 @@ def compare(
                     progress(done, 2 * len(cases), f"{who}, {f'world size {world}' if world else 'no group'}")
             for case, was, now in zip(batch, *outcomes.values(), strict=True):
                 findings.append(judge(case, was, now, adapter.alone))
-    return Comparison(file, sha256, adapter.name, version(), tuple(sorted(set(worlds))), old, new, tuple(findings))
+    sizes = tuple(sorted(set(worlds)))
+    return Comparison(file, sha256, adapter.name, version(), sizes, old, new, tuple(findings), _edited(file, adapter))
+
+
+def _edited(file: Path, adapter: Adapter) -> dict[str, str]:
+    copy = find_copy(Tree(file), file.name)
+    differences = copy.differences if copy and copy.adapter == adapter.name else ()
+    return {one.name: one.detail or one.how for one in differences if one.how == "changed"}
 
 
 def _described(file: Path) -> Description:

@@ -72,7 +72,10 @@ def _different(comparison: Comparison) -> Iterator[str]:
             yield f"  {case.title}{'' if difference.rank is None else f'; on rank {difference.rank}'}"
             yield f"    old  {difference.old}"
             yield f"    new  {difference.new}"
-            if right:
+            edited = comparison.edited.get(case.function)
+            if edited:
+                yield f"    {case.function} is not the original's definition: {edited}"
+            elif right:
                 yield f"    in one process: {right} is right"
         if number > _EXAMPLES:
             yield f"  and {number - _EXAMPLES} more: --json lists all"
@@ -104,6 +107,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "undefined_and_unknown": comparison.old.unknown,
         "only_in_adapter": comparison.only_new,
         "only_in_old_file": comparison.only_old,
+        "edited_definitions": dict(comparison.edited),
         "counts": comparison.counts(),
         "functions": {name: comparison.counts(name) for name in comparison.functions},
         "findings": [_finding(*finding) for finding in comparison.findings if finding.verdict != "same"],
