@@ -15,6 +15,10 @@ from tests.support import Worlds
 from tests.support.calls import Outcome, attempt, usable_after
 from tests.support.world import device
 
+pytestmark = pytest.mark.only_over(
+    "gloo", "nccl", reason="nccl-rules is written in Python, and torch.func wraps the tensors that it makes"
+)
+
 
 def dual(function: Callable[[Tensor], Tensor], x: Tensor) -> Any:
     with forward.dual_level():
