@@ -202,9 +202,7 @@ def test_every_rank_takes_as_many_steps_as_the_longest(
 ) -> None:
     """Its own batches first, then batches of 0 rows; the same in a second loop, and in a group without rank 0."""
     ranks = members or list(range(len(counts)))
-    with World(
-        len(counts), backend
-    ) as world:  # fresh: torch reuses the name, and the old keys, of a group that is gone
+    with World(len(counts), backend) as world:  # fresh: groups of earlier tests get in the way
         answers = world.run(steps_taken, counts, members)
     expected: dict[int, list[Any]] = {rank: [] for rank in ranks}
     for step in range(max(counts[rank] for rank in ranks)):
