@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared_distributed_tools.render.bundle import HEART as RENDERED
+from tests.house.mutants import mutants
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "shared/distributed"
@@ -126,3 +127,10 @@ def test_nothing_else_grows_at_the_top() -> None:
     }  # fmt: skip
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {line.partition("/")[0] for line in listed.splitlines()} == allowed
+
+
+def test_every_mutant_can_be_planted() -> None:
+    """The text that a defect replaces stands once in its file, and the tests that may see it are there."""
+    for mutant in mutants():
+        assert (ROOT / mutant.file).read_text().count(mutant.old) == 1, str(mutant)
+        assert all((ROOT / path).exists() for path in mutant.tests if not path.startswith("-")), mutant.tests

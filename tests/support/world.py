@@ -33,9 +33,11 @@ def device() -> torch.device:
 
 
 class World(ranks.World):
-    """`size` processes in one process group, or with `join=False` in none yet; started when first asked."""
+    """`size` processes in one process group, or with `join=False` in none yet; a skip says what is missing for them."""
 
     def __init__(self, size: int, backend: str = "gloo", **options: Any) -> None:
+        if backend == "nccl" and size > torch.cuda.device_count():
+            pytest.skip(f"needs {size} CUDA devices, found {torch.cuda.device_count()}")
         super().__init__(size, backend, prepare=prepare, **options)
 
 
@@ -46,9 +48,7 @@ class Worlds:
         self._worlds: dict[tuple[str, int], World] = {}
 
     def get(self, backend: str, size: int) -> World:
-        """The one world of this backend and size, or a skip that says what is missing."""
-        if backend == "nccl" and size > torch.cuda.device_count():
-            pytest.skip(f"needs {size} CUDA devices, found {torch.cuda.device_count()}")
+        """The one world of this backend and size."""
         if (backend, size) not in self._worlds:
             self._worlds[backend, size] = World(size, backend)
         return self._worlds[backend, size]
