@@ -202,7 +202,7 @@ def test_every_rank_takes_as_many_steps_as_the_longest(
 ) -> None:
     """Its own batches first, then batches of 0 rows; the same in a second loop, and in a group without rank 0."""
     ranks = members or list(range(len(counts)))
-    with World(len(counts), backend) as world:  # fresh: groups of earlier tests get in the way
+    with World(len(counts), backend) as world:  # fresh: see `until_all_done` on subgroups
         answers = world.run(steps_taken, counts, members)
     expected: dict[int, list[Any]] = {rank: [] for rank in ranks}
     for step in range(max(counts[rank] for rank in ranks)):
