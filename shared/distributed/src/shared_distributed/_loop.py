@@ -20,8 +20,8 @@ def until_all_done(loader: Iterable[Any], *, empty: Any = None, group: Any = Non
 
     `empty` makes a batch of 0 rows. By default each tensor of the last real batch is cut to `[:0]`; a rank without any
     batch needs `empty`, and so do batches that hold 0-d tensors or other objects. Each step costs one gather of an
-    integer on the CPU, which runs while the batch before is used; one batch is fetched ahead. Give a subgroup on NCCL the
-    backend "cpu:gloo,cuda:nccl": torch may hang in making a gloo group for ranks that are in different numbers of groups.
+    integer on the CPU, which runs while the batch before is used; one batch is fetched ahead. Give a subgroup the
+    backend "cpu:gloo,cuda:nccl": on NCCL alone torch may hang here if its ranks are in different numbers of groups.
 
     >>> [len(batch) for batch in until_all_done([torch.ones(3, 2), torch.ones(1, 2)])]
     [3, 1]
