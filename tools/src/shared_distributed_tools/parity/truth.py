@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What each rank should observe, computed in one process."""
+"""What each rank should observe, computed in one process, as text that can be sent, compared and shown."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,33 @@ import torch
 from torch import Tensor
 
 from ..ranks.oracle import numbers, upstream, values
-from .cases import ONE_NEEDS_GRADIENT, Case
-from .observed import as_text
+from .cases import Case
 
 GRADIENT, SECOND, INPUT, UPSTREAM = "gradient", "second derivative", "input", "upstream gradient"
 KEPT, OVERWRITTEN = "left alone", "overwritten"  # of the last two
+
+
+def as_text(value: object) -> str:
+    """A value in full: two texts are equal if the values are, to the last bit. A list is no tuple."""
+    if isinstance(value, Tensor):
+        numbers = " ".join(map(str, value.detach().flatten().tolist()))
+        return f"{str(value.dtype).removeprefix('torch.')} tensor {tuple(value.shape)}: {numbers}"
+    if isinstance(value, list | tuple):
+        return f"{type(value).__name__} of {', '.join(map(as_text, value)) or 'nothing'}"
+    if value is None or isinstance(value, str):
+        return str(value)
+    return f"{type(value).__name__} {value if isinstance(value, bool | int | float) else '…'}"
+
+
+def inputs(case: Case) -> list[Tensor]:
+    """Every rank's input: `(… n_r …)`, or 0-d where the case has no sizes."""
+    shapes = [case.shape(size) for size in case.sizes] or [()] * max(case.world, 1)
+    return [values(rank, shape, case.dtype) for rank, shape in enumerate(shapes)]
+
+
+def needs_gradient(case: Case, rank: int) -> bool:
+    """Whether a rank's input requires grad."""
+    return case.upstream != "none" and (case.upstream != "rank 0" or rank == 0)
 
 
 def truth(case: Case, rank: int, alone: str) -> dict[str, str] | None:
@@ -20,21 +42,19 @@ def truth(case: Case, rank: int, alone: str) -> dict[str, str] | None:
     alone: what the adapter's contract has for a gather without other ranks: "input", "gathers" or "raises".
     """
     returns_input = case.depends_on_adapter and alone == "input"
-    raises = case.may_raise_only or (case.depends_on_adapter and alone == "raises")
-    if raises or case.late or not (case.world or returns_input):
+    raises = case.raises or (case.depends_on_adapter and alone == "raises")
+    if raises or case.late or not case.sizes or not (case.world or returns_input):
         return None
-    everyone = [values(r, case.shape(size), case.dtype) for r, size in enumerate(case.sizes)]
-    sizes = torch.tensor(case.sizes, dtype=torch.long)
+    everyone, sizes = inputs(case), torch.tensor(case.sizes, dtype=torch.long)
     right: dict[str, object]
     if case.gathers:
         right = {"output": torch.cat(everyone, case.dim), "sizes": None if returns_input else sizes, INPUT: KEPT}
-        if case.upstream != "none" and (case.variant != ONE_NEEDS_GRADIENT or rank == 0):
-            right |= _gradients(case, rank)
-    elif case.function == "all_gather_same_dim" and case.sizes:
+        right |= _gradients(case, rank) if needs_gradient(case, rank) else {}
+    elif case.function == "all_gather_same_dim":
         right = {"result": everyone, INPUT: KEPT}
-    elif case.function == "gather_sizes" and not case.variant:
+    elif case.function == "gather_sizes":
         right = {"result": sizes, INPUT: KEPT}
-    elif case.function == "split_by_rank" and case.variant == "tuple":
+    elif case.call == "split_by_rank(tuple(parts))":
         right = {"output": everyone[rank], "sizes": sizes}
     else:
         return None
