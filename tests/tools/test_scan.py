@@ -74,15 +74,16 @@ def test_the_originals_are_known_and_no_source_text_is_shipped() -> None:
         assert name.isidentifier()
         assert re.fullmatch(r"[0-9a-f]{8}( [0-9a-f]{8})*", one.statements)
         assert re.fullmatch(r"[0-9a-f]{16}", one.hash)
-        assert re.fullmatch(r"[\w*=, ]*", one.signature)
 
 
-def test_an_original_can_be_added() -> None:
+def test_an_original_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text of known.json with one more file in it, or with another form of one that is in it."""
-    text = with_original("ours", "mirasol", FAMILY)
-    assert fingerprint.decoded(text) == tuple(sorted([*KNOWN, *known_variants()]))
-    assert list(json.loads(text)["ours"]["definitions"]) == DEFINITIONS
-    assert len(fingerprint.decoded(with_original("musiclm", "musiclm", FAMILY))) == len(known_variants())
+    before = known_variants()
+    monkeypatch.setattr(fingerprint, "KNOWN", tmp_path / "known.json")
+    for name, number in (("ours", len(before) + 1), ("musiclm", len(before))):
+        (tmp_path / "known.json").write_text(with_original(name, "mirasol", FAMILY))
+        after = {one.name: one for one in known_variants.__wrapped__()}
+        assert (after[name].definitions, len(after)) == (KNOWN[0].definitions, number)
 
 
 @pytest.mark.parametrize("text", ["def gather(x):\n    return x\n", "def f(x):\n" + "    x = x + 1\n" * 12])
@@ -95,10 +96,10 @@ def test_a_file_that_scan_could_not_recognise_is_refused(text: str) -> None:
 # ------------------------------------------------------------------ hashes
 
 PINNED_FAMILY = (
-    "9d3c406d3bdc805e e8d4aaf92287e421 106fc2cc3a40b8e5 75cb2707ab83d48c f94c9d610a4cc617 "
-    "055d81e25d569385 6da4d10cddf24365 083868a83443af02 032ca17e5439756d"
+    "ae6cdd208aa148ce f8a75592ebf682c5 33d504788cee7cff 618531b01171ad67 f31e0815cf69e9cf "
+    "a27e5f35247d0fe0 ce05b7123d1895db 5ffd5d63bdc8d42d 032ca17e5439756d"
 )
-PINNED_SYNTAX = "79b61a854630b0f6"
+PINNED_SYNTAX = "0d61ef64274d4f36"
 
 
 def test_hashes_are_those_of_every_python() -> None:
@@ -236,14 +237,12 @@ def test_an_edited_copy_names_what_differs(
 
 
 def test_a_changed_definition_names_its_lines(look: Look) -> None:
-    """The lines that the original does not have, how many of its statements are missing, another signature."""
+    """The lines that the original does not have, how many of its statements are missing."""
     text = edited(("    is_real = is_real.flatten()\n    wanted = is_real", "    wanted = is_real.view(-1)"))
     (difference,) = look(text).differences
     line = text.splitlines().index("    wanted = is_real.view(-1).nonzero().flatten()") + 1
     assert difference.line == text.splitlines().index("def gather_ragged(x, dim=0, lengths=None):") + 1
     assert difference.detail == f"not in the original: lines {line}; statements missing: 2"
-    (difference,) = look(edited(("def widen(x, width, dim=0)", "def widen(x, width)"))).differences
-    assert difference.detail.startswith("takes (x, width), in the original (x, width, dim=0)")
 
 
 def test_the_nearest_original_is_named(look: Look) -> None:
@@ -300,7 +299,7 @@ def test_a_part_of_a_copy(look: Look) -> None:
 
 
 def test_undefined_names_of_a_copy(look: Look) -> None:
-    """Each once, where it is used first; a star import, or names made at run time, leave it open."""
+    """Each once, where it is used first; a star import leaves it open."""
     text = edited(
         ("from torch.nn import functional\n", ""),
         ("import torch.distributed as dist\n", ""),
@@ -311,11 +310,8 @@ def test_undefined_names_of_a_copy(look: Look) -> None:
         name: next(number for number, line in enumerate(lines, 1) if use in line)
         for name, use in [("functional", "functional.pad"), ("dist", "dist."), ("is_given", "is_given(")]
     }
-    assert [one.name for one in look(FAMILY + "\nnowhere()\n").undefined] == ["nowhere"]  # outside of all definitions
-    for line, why in [("from .helpers import *\n", "a star import"), ("globals().update(a=1)\n", "makes names")]:
-        finding = look(line + text)
-        assert finding.undefined == ()
-        assert any("cannot tell" in note and why in note for note in finding.notes)
+    finding = look("from .helpers import *\n" + text)
+    assert (finding.undefined, len(finding.notes)) == ((), 1)
 
 
 # ------------------------------------------------------------------ relatives, and what is none
@@ -387,16 +383,9 @@ def test_code_that_is_nested_too_deeply_is_named(tmp_path: Path, deep: str) -> N
 
 
 def test_files_in_odd_encodings(tmp_path: Path) -> None:
-    """By the cookie, the mark at the start, or neither; spelled in another form of the same letters."""
+    """By the cookie, the mark at the start, or neither."""
     cookie = "# -*- coding: latin-1 -*-\n# \xe9\n"
-    spelled = FAMILY.replace("dist", "\uff44ist").replace("ather", "\uff41ther")
-    utf7 = FAMILY.replace("dist", "d+AGk-st").replace("gather", "g+AGE-ther").replace("+ [0", "+- [0")
-    for content in [
-        (cookie + FAMILY).encode("latin-1"),
-        FAMILY.encode("utf-8-sig"),
-        spelled.encode(),
-        ("# coding: utf-7\n" + utf7).encode(),
-    ]:
+    for content in [(cookie + FAMILY).encode("latin-1"), FAMILY.encode("utf-8-sig")]:
         (tmp_path / "copy.py").write_bytes(content)
         (finding,) = scan([tmp_path]).findings
         assert finding.kind == "exact"
