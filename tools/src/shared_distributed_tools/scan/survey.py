@@ -83,22 +83,17 @@ def scan(
     progress: told how many files are done, and how many there are.
     """
     survey = Survey()
-    looked_at: set[Path] = set()
-    trees = [Tree(path) for path in sorted(set(paths), key=lambda path: (len(path.resolve().parts), path))]
+    trees = [Tree(path) for path in sorted(set(paths))]
     total = sum(len(tree.files) for tree in trees)
     for tree in trees:
         found = []
         for path in tree.files:
-            real = (tree.root / path).resolve()
-            if real not in looked_at:
-                progress(len(looked_at), total)
-                found.append(find_copy(tree, path, variants))
-            looked_at.add(real)
+            progress(survey.files, total)
+            found.append(find_copy(tree, path, variants))
+            survey.files += 1
         survey.findings += [_with_sites(tree, finding) for finding in found if finding]
         survey.unread += [replace(one, path=(tree.root / one.path).as_posix()) for one in tree.unread]
-    survey.files = len(looked_at)
     survey.findings.sort(key=lambda finding: (finding.root, finding.path))
-    survey.unread = sorted(set(survey.unread))
     return survey
 
 
