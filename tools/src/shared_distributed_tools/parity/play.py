@@ -14,12 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ..ranks.rank import join_group, place
-from . import truth
 from .cases import Case
 from .load import ADDED, Builtins, Description, kind_of, load
-from .truth import as_text, inputs, needs_gradient
+from .truth import INPUT, as_text, gradients, inputs, kept, needs_gradient, transposed
 
-GUARD = -77.0  # lies behind the one number of an expanded gradient, and must lie there afterwards
 _loaded: tuple[ModuleType, Builtins] | None = None
 
 
@@ -67,7 +65,7 @@ def play(case: Case) -> Observation:
             parts[part] = as_text(value)
     except BaseException as error:  # SystemExit too: the old code is what is looked at
         is_built = "attributes" in parts or "module" not in case.kind
-        step = "the backward" if truth.INPUT in parts else "the call" if is_built else "building the module"
+        step = "the backward" if INPUT in parts else "the call" if is_built else "building the module"
         raised = Raised(step, _bases(error), str(error))
     return Observation(parts, raised, tuple(sorted(given.used | given.used_at_import)))
 
@@ -99,10 +97,10 @@ def _observed(case: Case, subject: Any, rank: int) -> Iterator[tuple[str, object
     tensors = result if isinstance(result, list | tuple) else [result]
     yield "requires grad", [isinstance(t, Tensor) and t.requires_grad for t in tensors]
     yield "is the input itself", [t is x for t in tensors]
-    yield truth.INPUT, _kept(x, before)
+    yield INPUT, kept(x, before)
     y = result[0] if isinstance(result, tuple) else result
     if case.upstream != "none" and isinstance(y, Tensor) and y.requires_grad:
-        yield from _gradients(case, rank, x, y)
+        yield from gradients(case, rank, x, y, [rank])
 
 
 def _before_and_after(case: Case, names: dict[str, Any]) -> Iterator[tuple[str, object]]:
@@ -118,42 +116,10 @@ def _before_and_after(case: Case, names: dict[str, Any]) -> Iterator[tuple[str, 
     yield "called anew", eval(case.call, names)
 
 
-def _gradients(case: Case, rank: int, x: Tensor, y: Tensor) -> Iterator[tuple[str, object]]:
-    arriving = truth.arriving_at(case, rank, y.shape)
-    if case.upstream == "second":
-        (first,) = torch.autograd.grad((arriving * y * y).sum(), x, create_graph=True)
-        yield truth.GRADIENT, first
-        along = truth.direction(rank, x.shape, case.dtype)
-        yield truth.SECOND, torch.autograd.grad((first * along).sum(), x)[0]
-        return
-    if case.upstream == "total":
-        y.sum().backward()
-    else:
-        memory = arriving = transposed(arriving) if case.upstream == "transposed" else arriving
-        if case.upstream == "expanded":
-            memory = torch.full((max(y.numel(), 1),), GUARD, dtype=y.dtype)
-            memory[:1] = arriving.flatten()[:1]
-            arriving = memory[:1].view((1,) * y.ndim).expand(y.shape)
-        before = memory.clone()
-        y.backward(arriving)
-        yield truth.UPSTREAM, _kept(memory, before)
-    yield truth.GRADIENT, x.grad
-
-
 def _input(case: Case, rank: int) -> Tensor:
     x = inputs(case)[rank]
     x = transposed(x) if case.strided else x
     return x.requires_grad_(needs_gradient(case, rank))
-
-
-def _kept(memory: Tensor, before: Tensor) -> str:
-    return truth.KEPT if torch.equal(memory, before) else truth.OVERWRITTEN
-
-
-def transposed(x: Tensor) -> Tensor:
-    """The same values in the opposite order in memory."""
-    backwards = tuple(reversed(range(x.ndim)))
-    return x.permute(backwards).contiguous().permute(backwards)
 
 
 def _ignored(case: Case) -> tuple[str, ...]:

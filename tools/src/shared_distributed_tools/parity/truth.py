@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What each rank should observe, computed in one process, as text that can be sent, compared and shown."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from .cases import Case
 
 GRADIENT, SECOND, INPUT, UPSTREAM = "gradient", "second derivative", "input", "upstream gradient"
 KEPT, OVERWRITTEN = "left alone", "overwritten"  # of the last two
+GUARD = -77.0  # lies behind the one number of an expanded gradient, and must lie there afterwards
 
 
 def as_text(value: object) -> str:
@@ -49,7 +50,10 @@ def truth(case: Case, rank: int, alone: str) -> dict[str, str] | None:
     right: dict[str, object]
     if case.gathers:
         right = {"output": torch.cat(everyone, case.dim), "sizes": None if returns_input else sizes, INPUT: KEPT}
-        right |= _gradients(case, rank) if needs_gradient(case, rank) else {}
+        if needs_gradient(case, rank):
+            x = everyone[rank].requires_grad_()
+            ranks = range(len(case.sizes)) if case.summed else [rank]
+            right |= dict(gradients(case, rank, x, torch.cat(everyone, case.dim), ranks))
     elif case.function == "all_gather_same_dim":
         right = {"result": everyone, INPUT: KEPT}
     elif case.function == "gather_sizes":
@@ -61,25 +65,42 @@ def truth(case: Case, rank: int, alone: str) -> dict[str, str] | None:
     return {part: as_text(value) for part, value in right.items()}
 
 
-def _gradients(case: Case, rank: int) -> dict[str, object]:
-    """Own rows of this rank's upstream gradient, or of the sum over ranks; of `2 w y` for a loss `w y²`."""
-    shape = case.shape(sum(case.sizes))
-    arriving = [arriving_at(case, r, shape) for r in (range(len(case.sizes)) if case.summed else [rank])]
-    own = torch.stack(arriving).sum(0).narrow(case.dim, sum(case.sizes[:rank]), case.sizes[rank])
+def gradients(case: Case, rank: int, x: Tensor, y: Tensor, ranks: Sequence[int]) -> Iterator[tuple[str, object]]:
+    """What a rank's input gets, where the losses of `ranks` arrive at the gathered tensor: `(… n_r …)`."""
+    arriving = torch.stack([arriving_at(case, r, y.shape) for r in ranks]).sum(0)
     if case.upstream == "second":
-        x, along = values(rank, own.shape, case.dtype), direction(rank, own.shape, case.dtype)
-        return {GRADIENT: 2 * own * x, SECOND: 2 * own * along}
-    return {GRADIENT: own} if case.upstream == "total" else {GRADIENT: own, UPSTREAM: KEPT}
+        (first,) = torch.autograd.grad((arriving * y * y).sum(), x, create_graph=True)
+        yield GRADIENT, first
+        along = numbers(rank, 2, 5, x.shape, case.dtype, shift=-1)  # whole numbers from 1 to 5
+        yield SECOND, torch.autograd.grad((first * along).sum(), x)[0]
+        return
+    if case.upstream == "total":
+        (len(ranks) * y.sum()).backward()
+    else:
+        memory = arriving = transposed(arriving) if case.upstream == "transposed" else arriving
+        if case.upstream == "expanded":
+            memory = torch.full((max(y.numel(), 1),), GUARD, dtype=y.dtype)
+            memory[:1] = arriving.flatten()[:1]
+            arriving = memory[:1].view((1,) * y.ndim).expand(y.shape)
+        before = memory.clone()
+        y.backward(arriving)
+        yield UPSTREAM, kept(memory, before)
+    yield GRADIENT, x.grad
+
+
+def kept(memory: Tensor, before: Tensor) -> str:
+    """Whether somebody's memory is as it was."""
+    return KEPT if torch.equal(memory, before) else OVERWRITTEN
+
+
+def transposed(x: Tensor) -> Tensor:
+    """The same values in the opposite order in memory."""
+    backwards = tuple(reversed(range(x.ndim)))
+    return x.permute(backwards).contiguous().permute(backwards)
 
 
 def arriving_at(case: Case, rank: int, shape: Sequence[int]) -> Tensor:
     """What arrives at a rank's gathered tensor, or the weight of its loss."""
-    constants = {"total": 1, "expanded": rank + 2}
-    if case.upstream in constants:
-        return torch.full(tuple(shape), constants[case.upstream], dtype=getattr(torch, case.dtype))
+    if case.upstream == "expanded":
+        return torch.full(tuple(shape), rank + 2, dtype=getattr(torch, case.dtype))
     return upstream(rank, shape, case.dtype)
-
-
-def direction(rank: int, shape: Sequence[int], dtype: str) -> Tensor:
-    """Along which a rank's gradient is differentiated once more: whole numbers from 1 to 5."""
-    return numbers(rank, 2, 5, shape, dtype, shift=-1)

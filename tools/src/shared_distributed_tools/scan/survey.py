@@ -153,11 +153,11 @@ def _with_undefined(finding: Finding, source: Source) -> Finding:
     if any(alias.name == "*" for node in source.imports for alias in node.names):
         return finding._replace(notes=("undefined names: cannot tell, the file has a star import",))
     missing = undefined_names(source.text)
+    uses = [node for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id in missing]
     first: dict[str, int] = {}
-    for node in ast.walk(source.tree):
-        is_missing = isinstance(node, ast.Name) and node.id in missing
-        if is_missing and any(part.line <= node.lineno <= part.end for part in finding.definitions):
-            first[node.id] = min(node.lineno, first.get(node.id, node.lineno))
+    for node in sorted(uses, key=lambda node: node.lineno):
+        if any(part.line <= node.lineno <= part.end for part in finding.definitions):
+            first.setdefault(node.id, node.lineno)
     return finding._replace(undefined=tuple(sorted(Undefined(line, name) for name, line in first.items())))
 
 
