@@ -70,7 +70,6 @@ EDITS: dict[str, tuple[str, str]] = {
         "dist.all_reduce(grads)\n",
         "dist.all_reduce(grads)\n            grads /= dist.get_world_size()\n",
     ),
-    "a zero gradient": ("return mine, None", "return torch.zeros_like(mine), None"),
     "a swapped order": ("torch.cat(kept, dim)", "torch.cat(kept[::-1], dim)"),
     "sizes as a list": (
         "return AllGatherFunction.apply(x, self.dim, sizes, self.all_reduce_grads)",
@@ -80,10 +79,6 @@ EDITS: dict[str, tuple[str, str]] = {
     "a different exception": (
         "    mine = t.contiguous()\n",
         "    if not dist.is_initialized():\n        raise KeyError('no process group')\n    mine = t.contiguous()\n",
-    ),
-    "another message": (
-        "    mine = t.contiguous()\n",
-        "    if not dist.is_initialized():\n        raise ValueError('no group')\n    mine = t.contiguous()\n",
     ),
     "another default": ("(t, dim=0, sizes=None)", "(t, dim=1, sizes=None)"),
     "a write to the incoming gradient": ("grads = grads.clone(memory_format=torch.contiguous_format)", "pass"),
@@ -104,7 +99,6 @@ EDITS: dict[str, tuple[str, str]] = {
     "sizes when alone": ("            return x, None\n", "            return x, torch.tensor([x.shape[self.dim]])\n"),
     "an answer that is not remembered": ("if not self.is_distributed:", "if not dist.is_initialized():"),
     "an abort in the backward": ("            dist.all_reduce(grads)\n", "            import os; os.abort()\n"),
-    "an exit in the backward": ("            dist.all_reduce(grads)\n", "            import os; os._exit(3)\n"),
     "a rank that never comes back": (
         "            dist.all_reduce(grads)\n",
         "            import time\n"

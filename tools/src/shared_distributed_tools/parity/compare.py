@@ -121,7 +121,8 @@ def compare(
                     found.append(outcome)
                     done += 1
                     progress(done, 2 * len(cases), f"{who}, {f'world size {world}' if world else 'no group'}")
-            findings += [judge(*each, adapter.alone) for each in zip(batch, *outcomes.values(), strict=True)]
+            for case, was, now in zip(batch, *outcomes.values(), strict=True):
+                findings.append(judge(case, was, now, adapter.alone))
     return Comparison(
         str(file),
         adapter.name,
