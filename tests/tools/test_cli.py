@@ -100,17 +100,13 @@ def test_a_command_that_lacks_a_package_says_which() -> None:
 
 
 def test_list_gives_every_adapter_its_file() -> None:
-    """One row an adapter, whole paths, though nothing here is a terminal; the version and the revision below."""
+    """One row an adapter, whole paths, though nothing here is a terminal. `render` prints what `vendor` writes."""
     output = run("list").output
     for adapter in ADAPTERS.values():
         assert adapter.target in output
         assert adapter.downstream in output
     assert "distributed.py beside musiclm.py" in output
     assert f"version {sources.version()}, revision {sources.revision()}" in output
-
-
-def test_render_prints_the_file_and_nothing_else() -> None:
-    """Byte for byte what `vendor` writes."""
     assert run("render", "musiclm").stdout_bytes == render("musiclm").encode()
 
 

@@ -43,13 +43,9 @@ def test_the_notes_of_other_releases_do_not_matter() -> None:
 
 
 def test_only_a_header_looks_like_one() -> None:
-    """The source that has the template in it does not."""
+    """The source that has the template in it does not. A header names nothing that an index would answer."""
     assert looks_generated(render("musiclm").encode())
     assert not looks_generated((ROOT / "tools/src/shared_distributed_tools/render/header.py").read_bytes())
-
-
-def test_the_header_names_nothing_that_an_index_would_answer() -> None:
-    """Whoever registers such a name first would run in every downstream CI."""
     assert re.findall(r"pip install (\S+)", render("musiclm")) == ["./tools"]
 
 
