@@ -79,10 +79,11 @@ def test_the_originals_are_known_and_no_source_text_is_shipped() -> None:
 
 def test_an_original_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text of known.json with one more file in it, or with another form of one that is in it."""
-    before = known_variants()
+    before, file = known_variants(), tmp_path / "original.py"
+    file.write_text(RIGHT)
     monkeypatch.setattr(fingerprint, "KNOWN", tmp_path / "known.json")
     for name, number in (("ours", len(before) + 1), ("musiclm", len(before))):
-        (tmp_path / "known.json").write_text(with_original(name, "mirasol", RIGHT))
+        (tmp_path / "known.json").write_text(with_original(name, "mirasol", file))
         after = {one.name: one for one in known_variants.__wrapped__()}
         assert (after[name].definitions, len(after)) == (KNOWN[0].definitions, number)
 

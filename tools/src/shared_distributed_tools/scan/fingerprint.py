@@ -196,8 +196,13 @@ def known_variants() -> tuple[Variant, ...]:
     )
 
 
-def with_original(name: str, adapter: str, text: str) -> str:
+def with_original(name: str, adapter: str, file: Path) -> str:
     """The text of known.json with one more original in it, or with a newer form of one that is in it already."""
-    variants = {one.name: one for one in known_variants()} | {name: record(name, adapter, text)}
+    try:
+        original = record(name, adapter, file.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError) as error:
+        msg = f"{file} does not parse: {error}"
+        raise ToolError(msg) from error
+    variants = {one.name: one for one in known_variants()} | {name: original}
     stored = {one.name: {"adapter": one.adapter, "definitions": one.definitions} for one in variants.values()}
     return json.dumps(dict(sorted(stored.items())), indent=1) + "\n"
