@@ -264,7 +264,7 @@ def test_different_grad_modes_raise_where_a_gradient_is_summed(backend: str, wor
 
 def test_wrong_given_sizes_end_in_an_error_not_a_hang() -> None:
     """With the check off, the rank that sees it raises at once; the other one within the group's timeout."""
-    with World(2, deadlines=Deadlines(collective=2.0, case=10.0, kill=12.0)) as world:
+    with World(2, deadlines=Deadlines(collective=2.0, case=12.0)) as world:
         answers = world.run(with_sizes, [[2, 2], [2, 3]])
         assert [outcome.error for outcome in answers] == ["TransportError", "BadInputError"]
         assert "rank 1 has 2" in answers[1].message

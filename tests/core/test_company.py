@@ -98,7 +98,7 @@ def test_parameters_that_only_some_ranks_use(worlds: Worlds) -> None:
 @pytest.mark.skipif(VERSION < (2, 4), reason=f"DDP of {OLD} keeps the order here")
 def test_parameters_that_only_some_ranks_use_need_a_second_group() -> None:
     """DDP sends what a rank left out at once, before our sum there and after it elsewhere: every rank is told."""
-    with World(WORLD, deadlines=Deadlines(collective=2.0, case=20.0, kill=25.0)) as world:
+    with World(WORLD, deadlines=Deadlines(collective=2.0, case=25.0)) as world:
         answers = world.try_run(train, Company("core sum", detour=(0,)), BATCHES)
         assert [answer.type for answer in answers] == ["TransportError"] * WORLD
         assert all("sum over ranks" in answer.message for answer in answers)

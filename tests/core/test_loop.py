@@ -298,7 +298,7 @@ def waits_for_others(how: str) -> int:
 @pytest.mark.parametrize("how", ["plain loop or GradCache", "join"])
 def test_without_it_unequal_numbers_of_batches_wait_for_the_timeout(how: str) -> None:
     """The trap: one rank has left its loop and the other waits for it; `DDP.join()` shadows DDP's collectives only."""
-    with World(2, deadlines=Deadlines(collective=2.0, case=20.0, kill=25.0)) as world:
+    with World(2, deadlines=Deadlines(collective=2.0, case=25.0)) as world:
         answers = world.try_run(waits_for_others, how)
     assert answers[0].type == "TransportError", answers
     assert how == "join" or answers[1] == 1

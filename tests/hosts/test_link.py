@@ -124,7 +124,7 @@ def test_a_cut_link_ends_in_an_error_on_every_rank(
                 return
             time.sleep(0.05)
 
-    with kind(size, deadlines=Deadlines(collective=TIMEOUT, case=90, kill=95)) as world:
+    with kind(size, deadlines=Deadlines(collective=TIMEOUT, case=95)) as world:
         world.run(where)
         cutting = threading.Thread(target=cut_when_under_way)
         cutting.start()

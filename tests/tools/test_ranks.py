@@ -17,7 +17,7 @@ from shared_distributed_tools.ranks import CRASHED, HUNG, Deadlines, RankError, 
 from shared_distributed_tools.ranks.oracle import covering, upstream, values
 from shared_distributed_tools.ranks.rank import Place, join_group, place
 
-SHORT = Deadlines(collective=2.0, case=3.0, kill=4.0, after_error=1.0)
+SHORT = Deadlines(collective=2.0, case=4.0, after_error=1.0)
 _seen: Counter[str] = Counter()
 
 
@@ -108,7 +108,7 @@ def test_a_hang_ends_in_stacks_and_the_next_case_runs(world: World) -> None:
 def test_the_others_need_not_be_waited_for_long() -> None:
     """With `after_first`, a rank that is late by so much has hung, long before the case's own deadline."""
     started = time.monotonic()
-    with World(2, deadlines=Deadlines(after_first=1.0, case=60, kill=60)) as world:
+    with World(2, deadlines=Deadlines(after_first=1.0, case=60)) as world:
         world.run(whoami)
         with pytest.raises(WorldFailure, match=r"no answer from ranks \[1\] of 2"):
             world.run(on, 1, time.sleep, 50)

@@ -23,8 +23,8 @@ from .verdict import Finding, Outcome, Verdict, judge
 
 HANGS = 3  # of one function at one world size: the rest is taken for hung as well, or a run would have no end
 # the parent ends ranks that wait for each other: all have the same work, so the others are done soon after the first
-DEADLINES = Deadlines(collective=600.0, case=30.0, kill=30.0, after_first=5.0)
-_LOADING = Deadlines(collective=600.0, case=120.0, kill=120.0)
+DEADLINES = Deadlines(collective=600.0, case=30.0, after_first=5.0)
+_LOADING = Deadlines(collective=600.0, case=120.0)
 # what ranks import, but for a user's code; the last is what a first backward imports
 PRELOADED = (f"{__package__}.play", "einops", "torch.fx.experimental.symbolic_shapes")
 

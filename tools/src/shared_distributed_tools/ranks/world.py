@@ -21,6 +21,7 @@ from .rank import Place, dumps, serve
 # a server that has imported torch once forks a rank in milliseconds, where a new interpreter takes seconds
 _context = multiprocessing.get_context("forkserver")
 _START = 120.0  # seconds for a world to come up, on a machine that is busy with something else
+_STACKS = 1.0  # seconds for stuck ranks to write their stacks
 _MEMORY = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS}  # which one depends on what was overwritten
 CRASHED, HUNG = "crashed (SIGABRT or SIGSEGV)", "hung"
 _World = TypeVar("_World", bound="World")
@@ -41,11 +42,10 @@ def start_server() -> None:
 
 
 class Deadlines(NamedTuple):
-    """Seconds, the first three each inside the next."""
+    """Seconds, the first inside the second."""
 
     collective: float = 40.0
     case: float = 60.0
-    kill: float = 70.0
     after_error: float = 10.0  # for the other ranks, once a first one has raised
     after_first: float = float("inf")  # for the other ranks, once a first one is done
 
@@ -148,7 +148,7 @@ class World:
             self._pipes.append(ours)
             self._places.append(where)
         what = "joining the process group"
-        self._checked(what, self._collect(what, Deadlines(_START, _START, _START + 10)))
+        self._checked(what, self._collect(what, Deadlines(_START, _START)))
 
     def _checked(self, what: str, answers: list[Any]) -> list[Any]:
         failed = {rank: answer.traceback for rank, answer in enumerate(answers) if isinstance(answer, RankError)}
@@ -161,36 +161,31 @@ class World:
     def _collect(self, what: str, deadlines: Deadlines, lost: Collection[int] = ()) -> list[Any]:
         """One answer a rank. A dead rank, or one past its deadline, ends the world, unless it was to be lost."""
         answers: dict[int, Any] = dict.fromkeys(lost)
-        started = time.monotonic()
-        ask_for_stacks, give_up = started + deadlines.case, started + deadlines.kill
-        is_asked = False
+        give_up = time.monotonic() + deadlines.case
         while len(answers) < self.size:
             pending = [rank for rank in range(self.size) if rank not in answers]
-            now = time.monotonic()
-            if not is_asked and now >= ask_for_stacks:
-                is_asked = True
-                give_up = min(give_up, now + deadlines.kill - deadlines.case)
-                for rank in pending:
-                    os.kill(self.processes[rank].pid or 0, signal.SIGUSR1)
-            if now >= give_up:
-                headline = f"{what}: no answer from ranks {pending} of {self.size}"
-                self._fail(headline, answers, pending, HUNG)
             pipes: dict[Any, int] = {self._pipes[rank]: rank for rank in pending}
             sentinels: dict[Any, int] = {self.processes[rank].sentinel: rank for rank in pending}
-            until = give_up if is_asked else ask_for_stacks
-            ready = wait([*pipes, *sentinels], timeout=max(0.0, until - now))
+            ready = wait([*pipes, *sentinels], timeout=max(0.0, give_up - time.monotonic()))
+            if not ready:
+                for rank in pending:
+                    os.kill(self.processes[rank].pid or 0, signal.SIGUSR1)
+                time.sleep(_STACKS)
+                self._fail(f"{what}: no answer from ranks {pending} of {self.size}", answers, HUNG)
             for rank in {(pipes | sentinels)[source] for source in ready}:
                 self._receive(rank, answers)  # one that died may have answered just before
             dead = [rank for source, rank in sentinels.items() if source in ready and rank not in answers]
             if dead:
-                codes = {rank: self._exit_code(rank) for rank in dead}
+                for rank in dead:
+                    self.processes[rank].join(1)
+                codes = {rank: self.processes[rank].exitcode for rank in dead}
                 headline = f"{what}: worker died on ranks {codes} of {self.size} (rank: exit code)"
-                self._fail(headline, answers, pending, _end_in_words(codes[dead[0]]))
+                self._fail(headline, answers, _end_in_words(codes[dead[0]]))
             answered = [answer for rank, answer in answers.items() if rank not in lost]
             if any(isinstance(answer, RankError) for answer in answered):
-                ask_for_stacks = min(ask_for_stacks, time.monotonic() + deadlines.after_error)
+                give_up = min(give_up, time.monotonic() + deadlines.after_error)
             if answered:
-                ask_for_stacks = min(ask_for_stacks, time.monotonic() + deadlines.after_first)
+                give_up = min(give_up, time.monotonic() + deadlines.after_first)
         return [answers[rank] for rank in range(self.size)]
 
     def _receive(self, rank: int, answers: dict[int, Any]) -> None:
@@ -199,18 +194,13 @@ class World:
                 status, value = pickle.loads(self._pipes[rank].recv_bytes())
                 answers[rank] = value if status == "ok" else RankError(*value)
 
-    def _fail(self, headline: str, answers: dict[int, Any], silent: list[int], end: str) -> NoReturn:
-        by_rank = {rank: a.traceback for rank, a in answers.items() if isinstance(a, RankError)}
-        for rank in silent:
-            if rank not in answers:
-                log = self._places[rank].log
-                by_rank[rank] = (log.read_text(errors="replace") if log.exists() else "") or "(printed nothing)"
+    def _fail(self, headline: str, answers: dict[int, Any], end: str) -> NoReturn:
+        by_rank = {rank: answer.traceback for rank, answer in answers.items() if isinstance(answer, RankError)}
+        for silent in [place for place in self._places if place.rank not in answers]:
+            printed = silent.log.read_text(errors="replace") if silent.log.exists() else ""
+            by_rank[silent.rank] = printed or "(printed nothing)"
         self.kill()
         raise WorldFailure(headline, by_rank, answers, end)
-
-    def _exit_code(self, rank: int) -> int | None:
-        self.processes[rank].join(1)
-        return self.processes[rank].exitcode
 
 
 def _end_in_words(code: int | None) -> str:
