@@ -20,7 +20,7 @@ Medians at 8 ranks on 2 busy cores, with that much on a rank, or on the largest.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, count
 from math import prod
 from operator import index
 from typing import Any, NamedTuple
@@ -35,18 +35,42 @@ from ._agree import _Call
 from ._faults import failures_named
 
 _SMALL = 2 << 20  # bytes: above it, an all-to-all's copies cost more than its single operation saves
+_SLOTS = 64 << 10  # bytes: beside the headers of all ranks together, for rows that are small enough to come along
+_HEADER = 4  # ints: those that `agree` exchanges first
+_ALIGNED = 16  # bytes: where a tensor of any dtype can start
 _TENSORS = 61  # of a container, agreed on in one exchange: a bit each, beside another
 _collected = threading.local()  # the steps that finish a thread's gathers, while it collects them
+_tickets = count(1)
+
+
+class _Arrived(threading.local):
+    """What this thread's last exchange brought along: its ticket, and each tensor's parts, until they are asked for."""
+
+    ticket, parts = 0, list[Any]()
+
+
+_arrived = _Arrived()
 
 
 class FastCall(_Call):
-    """A call that takes its backend's own transports, and names the ranks that fail in them."""
+    """A call that takes its backend's own transports, and names the ranks that fail in them.
+
+    Rows that fit into a slot beside the header come with it, in one round. The slot is there in every exchange and
+    depends on the number of ranks alone, so that ranks in different calls still meet in equal lengths.
+    """
+
+    ticket = 0  # of the exchange that brought this call's rows, if one did
 
     def agree(self, op: str, *xs: Any, check: bool = False) -> tuple[Any, ...]:
         """The call and its tensors, as the heart agrees on them; many tensors, so many at a time."""
         call, *agreed = super().agree(op, *xs[:_TENSORS], check=check)
         for start in range(_TENSORS, len(xs), _TENSORS):
             agreed += super().agree(op, *xs[start : start + _TENSORS], check=check)[1:]
+        if self.ticket and len(xs) <= _TENSORS:
+            call.ticket = self.ticket
+            # they are asked for in this order: those with a summed gradient first
+            later = [self.summed and not (x.requires_grad and torch.is_grad_enabled()) for x in agreed]
+            _arrived.parts = [_arrived.parts[i] for i in sorted(range(len(agreed)), key=later.__getitem__)]
         return call, *agreed
 
     def describe(self, op: str, *xs: Any) -> tuple[str, int, Any]:
@@ -66,18 +90,51 @@ class FastCall(_Call):
         return f"{op} of {'; '.join(words)}", size, sizes
 
     def exchange(self, ints: list[int], xs: Any) -> list[list[int]]:
-        """Every rank's ints, as the heart does it."""
+        """Every rank's ints, as the heart does it; with the header also its rows, unless the ranks know the sizes."""
+        self.riders = None if len(ints) != _HEADER else xs if ints[0] and self.sizes is None else ()
+        self.size = ints[1]
         with torch.inference_mode(False), failures_named(lambda: "exchange of sizes", self.group):
-            return super().exchange(ints, xs)  # gloo of torch 2.0 cannot gather into inference tensors
+            by_rank = super().exchange(ints, xs)  # gloo of torch 2.0 cannot gather into inference tensors
+        if self.riders:
+            parts = [self.laid_out(slot, size) for slot, (_, size, *_) in zip(self.slots, by_rank, strict=True)]
+            if all(parts):  # so every rank finds
+                self.ticket = _arrived.ticket = next(_tickets)
+                _arrived.parts = list(zip(*parts, strict=True))
+        return by_rank
 
     def spread(self, rows: Tensor, counts: list[int]) -> None:
-        """The headers of an exchange; rows go through `gather`. Not by all-to-all: one that meets rows would abort."""
-        rank, blocks, root = dist.get_rank(self.group), list(rows.split(counts)), _global_rank(0, self.group)
-        if self.transport(rows.device) is TRANSPORTS["gloo"] and len(blocks) > 2:
-            dist.gather(blocks[rank].clone(), blocks if rank == 0 else None, root, self.group)
-            dist.broadcast(rows, root, self.group)
+        """What an exchange sends, headers beside their slots; rows of their own go through `gather`."""
+        rank, world, root = dist.get_rank(self.group), len(counts), _global_rank(0, self.group)
+        sent = rows.view(world, -1)
+        if self.riders is not None:
+            sent = rows.new_zeros((world, counts[0] + _SLOTS // world // _ALIGNED * _ALIGNED))
+            sent[:, : counts[0]].copy_(rows.view(world, -1))
+            self.slots = sent[:, counts[0] :]
+            for own, x in zip(self.laid_out(self.slots[rank], self.size), self.riders, strict=False):
+                own.copy_(x.detach())
+        if self.transport(rows.device) is TRANSPORTS["gloo"] and world > 2:
+            # not by all-to-all: one that meets another length aborts
+            gathered = dist.gather(sent[rank].clone(), list(sent) if rank == 0 else None, root, self.group, True)
+            if rank == 0:
+                gathered.wait()
+            dist.broadcast(sent, root, self.group)
+            gathered.wait()
         else:
-            super().spread(rows, counts)
+            super().spread(sent.view(-1), [sent[0].numel()] * world)
+        rows.copy_(sent[:, : counts[0]].reshape(-1))
+
+    def laid_out(self, slot: Tensor, size: int) -> list[Tensor]:
+        """A slot's bytes as tensors of that size along `dim`; none where there is no room for them."""
+        views, start = [], 0
+        for x in self.riders:
+            dim = index(self.dim) % x.ndim
+            shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
+            end = start + prod(shape) * x.element_size()
+            if end > len(slot) or x.device.type != slot.device.type:
+                return []
+            views.append(slot[start:end].view(x.dtype).view(shape))
+            start = -(-end // _ALIGNED) * _ALIGNED
+        return views
 
     def transport(self, device: torch.device) -> "Transport":
         """What TRANSPORTS has for the backend of a device. Off the CPU, gloo has broadcast and all-reduce only."""
@@ -89,6 +146,10 @@ class FastCall(_Call):
         dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
         out = x.new_empty((*x.shape[:dim], sum(self.sizes), *x.shape[dim + 1 :]))
         target = out.movedim(dim, 0)
+        if self.ticket and self.ticket == _arrived.ticket and _arrived.parts:
+            for part, came in zip(out.split(self.sizes, dim), _arrived.parts.pop(0), strict=True):
+                part.copy_(came)
+            return out
         rows = target if target.is_contiguous() else target.new_empty(target.shape)
         rank, parts = dist.get_rank(self.group), rows.split(self.sizes)
         parts[rank].copy_(x.movedim(dim, 0))
