@@ -28,6 +28,8 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
         exchange = (lambda ints, _: [ints]) if trusted else self.exchange
         try:
             words, size, sizes = self.describe(op, *xs)
+            if trusted:
+                return self._replace(sizes=sizes), *xs
             digest = int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big", signed=True)
         except Exception as error:  # raised below, on every rank
             given = [(tuple(x.shape), x.dtype) if _has_shape(x) else type(x) for x in xs]

@@ -16,7 +16,7 @@ from ._differentiate import _Move
 from ._errors import BadInputError
 from ._fast import FastCall
 from ._layout import ints_of
-from ._world import _graph_break, _is_compiling
+from ._world import _is_compiling
 
 # torch 2.4 to 2.10 have operators too, but fail with summed gradients or without sizes: there it is a graph break
 _WHOLE = hasattr(torch.library, "EffectType") and torch.__version__ >= "2.11"  # compared as versions, not as text
@@ -30,7 +30,7 @@ class _Call(FastCall):
     def agree(self, op: str, *xs: Any, check: bool = False) -> tuple[Any, ...]:
         """Eager: the heart's. Compiled, no input is replaced: if only some ranks want a gradient, all are told."""
         if not (_WHOLE and _is_compiling()):
-            return _graph_break(super().agree)(op, *xs, check=check)
+            return super().agree(op, *xs, check=check)
         problem = "".join([x.args[0] for x in xs if isinstance(x, Exception)][:1])
         xs = tuple(x for x in xs if not isinstance(x, Exception))
         given = None if self.sizes is None else list(ints_of(self.sizes))
@@ -53,13 +53,13 @@ class _Call(FastCall):
     def gather(self, x: Tensor) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`."""
         if not (_WHOLE and _is_compiling()):
-            return _graph_break(super().gather)(x)
+            return super().gather(x)
         return _gather_operator(x, self.ticket, *self)
 
     def sum(self, x: Tensor) -> Tensor:
         """`(… sum(n) …) -> (… n_r …)`."""
         if not (_WHOLE and _is_compiling()):
-            return _graph_break(super().sum)(x)
+            return super().sum(x)
         return _sum_operator(x, *self)
 
 

@@ -20,6 +20,7 @@ Medians at 8 ranks on 2 busy cores, with that much on a rank, or on the largest.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import accumulate, count
 from math import prod
 from operator import index
@@ -33,6 +34,7 @@ from torch.autograd.forward_ad import unpack_dual
 
 from ._agree import _Call
 from ._faults import failures_named
+from ._world import _graph_break
 
 _SMALL = 2 << 20  # bytes: above it, an all-to-all's copies cost more than its single operation saves
 _SLOTS = 64 << 10  # bytes: beside the headers of all ranks together, for rows that are small enough to come along
@@ -44,9 +46,9 @@ _tickets = count(1)
 
 
 class _Arrived(threading.local):
-    """What this thread's last exchange brought along: its ticket, and each tensor's parts, until they are asked for."""
+    """What this thread's last exchange brought along: its ticket, and each tensor's bytes by rank, until asked for."""
 
-    ticket, parts = 0, list[Any]()
+    ticket, blocks = 0, list[list[Tensor]]()
 
 
 _arrived = _Arrived()
@@ -61,6 +63,12 @@ class FastCall(_Call):
 
     ticket = 0  # of the exchange that brought this call's rows, if one did
 
+    @property
+    def backends(self) -> dict[str, str]:
+        """As the heart reads them, once for each configuration."""
+        return _backends(str(dist.get_backend_config(self.group)))
+
+    @_graph_break
     def agree(self, op: str, *xs: Any, check: bool = False) -> tuple[Any, ...]:
         """The call and its tensors, as the heart agrees on them; many tensors, so many at a time."""
         call, *agreed = super().agree(op, *xs[:_TENSORS], check=check)
@@ -70,7 +78,7 @@ class FastCall(_Call):
             call.ticket = self.ticket
             # they are asked for in this order: those with a summed gradient first
             later = [self.summed and not (x.requires_grad and torch.is_grad_enabled()) for x in agreed]
-            _arrived.parts = [_arrived.parts[i] for i in sorted(range(len(agreed)), key=later.__getitem__)]
+            _arrived.blocks = [_arrived.blocks[i] for i in sorted(range(len(agreed)), key=later.__getitem__)]
         return call, *agreed
 
     def describe(self, op: str, *xs: Any) -> tuple[str, int, Any]:
@@ -95,23 +103,36 @@ class FastCall(_Call):
         self.size = ints[1]
         with torch.inference_mode(False), failures_named(lambda: "exchange of sizes", self.group):
             by_rank = super().exchange(ints, xs)  # gloo of torch 2.0 cannot gather into inference tensors
-        if self.riders:
-            parts = [self.laid_out(slot, size) for slot, (_, size, *_) in zip(self.slots, by_rank, strict=True)]
-            if all(parts):  # so every rank finds
-                self.ticket = _arrived.ticket = next(_tickets)
-                _arrived.parts = list(zip(*parts, strict=True))
+        spans = [self.spans(size) for _, size, *_ in by_rank] if self.riders else []
+        if all(spans) and spans:  # so every rank finds
+            self.ticket = _arrived.ticket = next(_tickets)
+            slots = self.slots.unbind()
+            _arrived.blocks = [
+                [slot[a:b] for slot, (a, b) in zip(slots, at, strict=True)] for at in zip(*spans, strict=True)
+            ]
         return by_rank
+
+    def spans(self, size: int) -> list[tuple[int, int]]:
+        """Where in a slot each tensor's rows lie, if there are so many; nowhere if there is no room for them."""
+        found, end = [], 0
+        for x in self.riders:
+            start = -(-end // _ALIGNED) * _ALIGNED
+            end = start + _row_bytes(x, self.dim) * size
+            if end > self.slots.shape[1] or x.device.type != self.slots.device.type:
+                return []
+            found.append((start, end))
+        return found
 
     def spread(self, rows: Tensor, counts: list[int]) -> None:
         """What an exchange sends, headers beside their slots; rows of their own go through `gather`."""
         rank, world, root = dist.get_rank(self.group), len(counts), _global_rank(0, self.group)
-        sent = rows.view(world, -1)
+        sent = rows = rows.view(world, -1)
         if self.riders is not None:
             sent = rows.new_zeros((world, counts[0] + _SLOTS // world // _ALIGNED * _ALIGNED))
-            sent[:, : counts[0]].copy_(rows.view(world, -1))
-            self.slots = sent[:, counts[0] :]
-            for own, x in zip(self.laid_out(self.slots[rank], self.size), self.riders, strict=False):
-                own.copy_(x.detach())
+            headers, self.slots = sent[:, : counts[0]].copy_(rows), sent[:, counts[0] :]
+            for x, (start, end) in zip(self.riders, self.spans(self.size), strict=False):
+                x = x.detach().movedim(self.dim, 0)
+                self.slots[rank, start:end].view(x.dtype).view(x.shape).copy_(x)
         if self.transport(rows.device) is TRANSPORTS["gloo"] and world > 2:
             # not by all-to-all: one that meets another length aborts
             gathered = dist.gather(sent[rank].clone(), list(sent) if rank == 0 else None, root, self.group, True)
@@ -120,40 +141,23 @@ class FastCall(_Call):
             dist.broadcast(sent, root, self.group)
             gathered.wait()
         else:
-            super().spread(sent.view(-1), [sent[0].numel()] * world)
-        rows.copy_(sent[:, : counts[0]].reshape(-1))
-
-    def laid_out(self, slot: Tensor, size: int) -> list[Tensor]:
-        """A slot's bytes as tensors of that size along `dim`; none where there is no room for them."""
-        views, start = [], 0
-        for x in self.riders:
-            dim = index(self.dim) % x.ndim
-            shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
-            end = start + prod(shape) * x.element_size()
-            if end > len(slot) or x.device.type != slot.device.type:
-                return []
-            views.append(slot[start:end].view(x.dtype).view(shape))
-            start = -(-end // _ALIGNED) * _ALIGNED
-        return views
+            super().spread(sent.view(-1), [sent.shape[1]] * world)
+        if sent is not rows:
+            rows.copy_(headers)
 
     def transport(self, device: torch.device) -> "Transport":
         """What TRANSPORTS has for the backend of a device. Off the CPU, gloo has broadcast and all-reduce only."""
         backend = self.backends[device.type]
         return BROADCASTS if backend == "gloo" and device.type != "cpu" else TRANSPORTS.get(backend, BROADCASTS)
 
+    @_graph_break
     def gather(self, x: Tensor) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`, as the heart does it; or, while steps are collected, a start of it."""
         dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
         out = x.new_empty((*x.shape[:dim], sum(self.sizes), *x.shape[dim + 1 :]))
         target = out.movedim(dim, 0)
-        if self.ticket and self.ticket == _arrived.ticket and _arrived.parts:
-            for part, came in zip(out.split(self.sizes, dim), _arrived.parts.pop(0), strict=True):
-                part.copy_(came)
-            return out
         rows = target if target.is_contiguous() else target.new_empty(target.shape)
-        rank, parts = dist.get_rank(self.group), rows.split(self.sizes)
-        parts[rank].copy_(x.movedim(dim, 0))
-        flat, counts = rows.view(-1).view(torch.uint8), [part.numel() * part.element_size() for part in parts]
+        flat, works = rows.view(-1).view(torch.uint8), []
 
         def operation() -> str:
             return f"gather of {x.dtype} {(*x.shape[:dim], self.sizes, *x.shape[dim + 1 :])} along dim {dim}"
@@ -166,12 +170,19 @@ class FastCall(_Call):
                 with torch.no_grad():
                     target.copy_(rows)
 
+        if self.ticket and self.ticket == _arrived.ticket and _arrived.blocks:
+            torch.cat([block.to(x.device) for block in _arrived.blocks.pop(0)], out=flat)
+            finish()
+            return out
+        rank, row = dist.get_rank(self.group), _row_bytes(x, dim)
+        rows.narrow(0, sum(self.sizes[:rank]), self.sizes[rank]).copy_(x.movedim(dim, 0))
         with failures_named(operation, self.group):
-            works = self.transport(x.device).gather(flat, counts, rank, self.group)
+            works = self.transport(x.device).gather(flat, [n * row for n in self.sizes], rank, self.group)
         steps: list[Callable[[], None]] | None = getattr(_collected, "steps", None)
         finish() if steps is None else steps.append(finish)
         return out
 
+    @_graph_break
     def sum(self, x: Tensor) -> Tensor:
         """`(… sum(n) …) -> (… n_r …)`, of any dtype: numbers narrower than 32 bits are summed in 32 bits or more."""
         dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
@@ -189,6 +200,16 @@ class FastCall(_Call):
         with failures_named(lambda: f"sum over ranks of {x.dtype} {shape} along dim {dim}", self.group):
             own = self.transport(x.device).total(flat, counts, rank, self.group)
         return x.new_empty(parts[rank].shape).copy_(own.view(parts[rank].shape))  # no view: it may be used in place
+
+
+@cache
+def _backends(configuration: str) -> dict[str, str]:
+    return dict(entry.split(":", 1) for entry in configuration.split(","))
+
+
+def _row_bytes(x: Tensor, dim: int) -> int:
+    dim = index(dim) % x.ndim
+    return prod(x.shape[:dim]) * prod(x.shape[dim + 1 :]) * x.element_size()
 
 
 @contextmanager
