@@ -5,6 +5,7 @@ import os
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from copy import copy
+from operator import index
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import torch
@@ -132,7 +133,7 @@ def _check_alone(xs: list[Any], dim: int, sizes: Sizes | None) -> tuple[int, ...
         text = "WORLD_SIZE says that there are other ranks, but there is no process group: nothing is gathered"
         _warn_once(f"{text}. Call torch.distributed.init_process_group() first.", UserWarning, 5)
     try:
-        found = {x.shape[dim] for x in xs}  # IndexError where dim is out of range
+        found = {x.size(index(dim)) for x in xs}  # raises if out of range
         given = None if sizes is None else ints_of(sizes)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
         shapes = [tuple(x.shape) if _has_shape(x) else type(x) for x in xs]
