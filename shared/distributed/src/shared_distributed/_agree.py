@@ -30,9 +30,8 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
             words, size, sizes = self.describe(op, *xs)
             digest = int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big", signed=True)
         except Exception as error:  # raised below, on every rank
-            inputs = [x for x in xs if not isinstance(x, Exception)]
-            given = [(tuple(x.shape), x.dtype) if _has_shape(x) else type(x) for x in inputs]
-            words = f"{op} of {given}, dim {self.dim}: {error}"
+            args = [(tuple(x.shape), x.dtype) if _has_shape(x) else type(x) for x in xs if not isinstance(x, Exception)]
+            words = f"{op} of {args}, dim {self.dim}: {error}"
         wants = [x.requires_grad for x in xs if digest]
         modes = f"requires_grad {wants}, grad mode {'on' if torch.is_grad_enabled() else 'off'}"
         line = f"\n  rank {rank} of {world}: {words}, {modes}".replace("'*'", str(size)).encode()
