@@ -32,8 +32,8 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
                 return self._replace(sizes=sizes), *xs
             digest = int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big", signed=True)
         except Exception as error:  # raised below, on every rank
-            given = [(tuple(x.shape), x.dtype) if _has_shape(x) else type(x) for x in xs]
-            words = f"{op} of {given}, dim {self.dim}: {error}"
+            args = [(tuple(x.shape), x.dtype) if _has_shape(x) else type(x) for x in xs if not isinstance(x, Exception)]
+            words = f"{op} of {args}, dim {self.dim}: {error}"
         wants = [x.requires_grad for x in xs if digest]
         modes = f"requires_grad {wants}, grad mode {'on' if torch.is_grad_enabled() else 'off'}"
         line = f"\n  rank {rank} of {world}: {words}, {modes}".replace("'*'", str(size)).encode()
@@ -57,7 +57,7 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
         dense = _has_shape(x) and x.layout == torch.strided and not (x.is_quantized or hasattr(x, "to_local"))
         if not dense or x.device.type not in backends:
             raise TypeError(f"expected a dense torch.tensor on {' or '.join(backends)}, and no DTensor")
-        size, dim, sizes = x.shape[self.dim], index(self.dim) % x.ndim, self.sizes  # IndexError if dim is out of range
+        size, dim, sizes = x.size(index(self.dim)), index(self.dim) % x.ndim, self.sizes  # raises if out of range
         if sizes is not None:
             sizes = tuple(index(n) for n in (sizes.tolist() if isinstance(sizes, Tensor) else sizes))
             if len(sizes) != world or min(sizes) < 0 or sizes[rank] != size:
