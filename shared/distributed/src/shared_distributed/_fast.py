@@ -48,7 +48,7 @@ _tickets = count(1)
 class _Arrived(threading.local):
     """What this thread's last exchange brought along: its ticket, and each tensor's bytes by rank, until asked for."""
 
-    ticket, blocks = 0, list[list[Tensor]]()
+    ticket, blocks = 0, list[tuple[Tensor, ...]]()
 
 
 _arrived = _Arrived()
@@ -62,6 +62,7 @@ class FastCall(_Call):
     """
 
     ticket = 0  # of the exchange that brought this call's rows, if one did
+    riders: Any = None  # in the exchange under way
 
     @property
     def backends(self) -> dict[str, str]:
@@ -106,21 +107,20 @@ class FastCall(_Call):
         spans = [self.spans(size) for _, size, *_ in by_rank] if self.riders else []
         if all(spans) and spans:  # so every rank finds
             self.ticket = _arrived.ticket = next(_tickets)
-            slots = self.slots.unbind()
-            _arrived.blocks = [
-                [slot[a:b] for slot, (a, b) in zip(slots, at, strict=True)] for at in zip(*spans, strict=True)
-            ]
+            pairs = zip(self.slots.unbind(), spans, strict=True)
+            blocks = [[slot.narrow(0, *span) for span in of_rank] for slot, of_rank in pairs]
+            _arrived.blocks = list(zip(*blocks, strict=True))  # of each tensor, by rank
         return by_rank
 
     def spans(self, size: int) -> list[tuple[int, int]]:
-        """Where in a slot each tensor's rows lie, if there are so many; nowhere if there is no room for them."""
-        found, end = [], 0
+        """Start and length, in a slot, of so many rows of each tensor; none where there is no room for all."""
+        found, start = [], 0
         for x in self.riders:
-            start = -(-end // _ALIGNED) * _ALIGNED
-            end = start + _row_bytes(x, self.dim) * size
-            if end > self.slots.shape[1] or x.device.type != self.slots.device.type:
+            length = _row_bytes(x, self.dim) * size
+            if start + length > self.slots.shape[1] or x.device.type != self.slots.device.type:
                 return []
-            found.append((start, end))
+            found.append((start, length))
+            start += -(-length // _ALIGNED) * _ALIGNED
         return found
 
     def spread(self, rows: Tensor, counts: list[int]) -> None:
@@ -129,10 +129,11 @@ class FastCall(_Call):
         sent = rows = rows.view(world, -1)
         if self.riders is not None:
             sent = rows.new_zeros((world, counts[0] + _SLOTS // world // _ALIGNED * _ALIGNED))
-            headers, self.slots = sent[:, : counts[0]].copy_(rows), sent[:, counts[0] :]
-            for x, (start, end) in zip(self.riders, self.spans(self.size), strict=False):
+            headers, self.slots = sent.split([counts[0], sent.shape[1] - counts[0]], 1)
+            headers.copy_(rows)
+            for x, span in zip(self.riders, self.spans(self.size), strict=False):
                 x = x.detach().movedim(self.dim, 0)
-                self.slots[rank, start:end].view(x.dtype).view(x.shape).copy_(x)
+                self.slots.select(0, rank).narrow(0, *span).view(x.dtype).view(x.shape).copy_(x)
         if self.transport(rows.device) is TRANSPORTS["gloo"] and world > 2:
             # not by all-to-all: one that meets another length aborts
             gathered = dist.gather(sent[rank].clone(), list(sent) if rank == 0 else None, root, self.group, True)
@@ -157,7 +158,7 @@ class FastCall(_Call):
         out = x.new_empty((*x.shape[:dim], sum(self.sizes), *x.shape[dim + 1 :]))
         target = out.movedim(dim, 0)
         rows = target if target.is_contiguous() else target.new_empty(target.shape)
-        flat, works = rows.view(-1).view(torch.uint8), []
+        flat, works = rows.view(-1).view(torch.uint8), list[Any]()
 
         def operation() -> str:
             return f"gather of {x.dtype} {(*x.shape[:dim], self.sizes, *x.shape[dim + 1 :])} along dim {dim}"
