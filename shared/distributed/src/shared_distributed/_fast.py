@@ -100,7 +100,7 @@ class FastCall(_Call):
     def exchange(self, ints: list[int], xs: Any) -> list[list[int]]:
         """Every rank's ints, as the heart does it; with the header also its rows, unless the ranks know the sizes."""
         self.riders = None if len(ints) != _HEADER else xs if ints[0] and self.sizes is None else ()
-        self.size = ints[1]
+        self.size, self.widths = ints[1], [_row_bytes(x, self.dim) for x in self.riders or ()]
         with torch.inference_mode(False), failures_named(lambda: "exchange of sizes", self.group):
             by_rank = super().exchange(ints, xs)  # gloo of torch 2.0 cannot gather into inference tensors
         spans = [self.spans(size) for _, size, *_ in by_rank] if self.riders else []
@@ -113,20 +113,17 @@ class FastCall(_Call):
 
     def spans(self, size: int) -> list[tuple[int, int]]:
         """Start and length, in a slot, of so many rows of each tensor; none where there is no room for all."""
-        found, start = [], 0
-        for x in self.riders:
-            length = _row_bytes(x, self.dim) * size
-            if start + length > self.slots.shape[1] or x.device.type != self.slots.device.type:
-                return []
-            found.append((start, length))
-            start += -(-length // _ALIGNED) * _ALIGNED
-        return found
+        lengths = [width * size for width in self.widths]
+        starts = [0, *accumulate(-(-length // _ALIGNED) * _ALIGNED for length in lengths)]
+        return list(zip(starts, lengths, strict=False)) if starts[-1] <= self.slots.shape[1] else []
 
     def spread(self, rows: Tensor, counts: list[int]) -> None:
         """What an exchange sends, headers beside their slots; rows of their own go through `gather`."""
         rank, world, root = dist.get_rank(self.group), len(counts), _global_rank(0, self.group)
         sent = rows = rows.view(world, -1)
         if self.riders is not None:
+            if any(x.device.type != rows.device.type for x in self.riders):
+                self.riders = ()
             sent = rows.new_zeros((world, counts[0] + _SLOTS // world // _ALIGNED * _ALIGNED))
             headers, self.slots = sent.split([counts[0], sent.shape[1] - counts[0]], 1)
             headers.copy_(rows)
