@@ -20,7 +20,8 @@ Medians at 8 ranks on 2 busy cores, with that much on a rank, or on the largest.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
+from functools import cache
+from itertools import accumulate, count
 from math import prod
 from operator import index
 from typing import Any, NamedTuple
@@ -33,20 +34,52 @@ from torch.autograd.forward_ad import unpack_dual
 
 from ._agree import _Call
 from ._faults import failures_named
+from ._world import _graph_break
 
 _SMALL = 2 << 20  # bytes: above it, an all-to-all's copies cost more than its single operation saves
+_SLOTS = 64 << 10  # bytes: beside the headers of all ranks together, for rows that are small enough to come along
+_HEADER = 4  # ints: those that `agree` exchanges first
+_ALIGNED = 16  # bytes: where a tensor of any dtype can start
 _TENSORS = 61  # of a container, agreed on in one exchange: a bit each, beside another
 _collected = threading.local()  # the steps that finish a thread's gathers, while it collects them
+_tickets = count(1)
+
+
+class _Arrived(threading.local):
+    """What this thread's last exchange brought along: its ticket, and each tensor's bytes by rank, until asked for."""
+
+    ticket, blocks = 0, list[tuple[Tensor, ...]]()
+
+
+_arrived = _Arrived()
 
 
 class FastCall(_Call):
-    """A call that takes its backend's own transports, and names the ranks that fail in them."""
+    """A call that takes its backend's own transports, and names the ranks that fail in them.
 
+    Rows that fit into a slot beside the header come with it, in one round. The slot is there in every exchange and
+    depends on the number of ranks alone, so that ranks in different calls still meet in equal lengths.
+    """
+
+    ticket = 0  # of the exchange that brought this call's rows, if one did
+    riders: Any = None  # in the exchange under way
+
+    @property
+    def backends(self) -> dict[str, str]:
+        """As the heart reads them, once for each configuration."""
+        return _backends(str(dist.get_backend_config(self.group)))
+
+    @_graph_break
     def agree(self, op: str, *xs: Any, check: bool = False) -> tuple[Any, ...]:
         """The call and its tensors, as the heart agrees on them; many tensors, so many at a time."""
         call, *agreed = super().agree(op, *xs[:_TENSORS], check=check)
         for start in range(_TENSORS, len(xs), _TENSORS):
             agreed += super().agree(op, *xs[start : start + _TENSORS], check=check)[1:]
+        if self.ticket and len(xs) <= _TENSORS:
+            call.ticket = self.ticket
+            # they are asked for in this order: those with a summed gradient first
+            later = [self.summed and not (x.requires_grad and torch.is_grad_enabled()) for x in agreed]
+            _arrived.blocks = [_arrived.blocks[i] for i in sorted(range(len(agreed)), key=later.__getitem__)]
         return call, *agreed
 
     def describe(self, op: str, *xs: Any) -> tuple[str, int, Any]:
@@ -66,33 +99,66 @@ class FastCall(_Call):
         return f"{op} of {'; '.join(words)}", size, sizes
 
     def exchange(self, ints: list[int], xs: Any) -> list[list[int]]:
-        """Every rank's ints, as the heart does it."""
+        """Every rank's ints, as the heart does it; with the header also its rows, unless the ranks know the sizes."""
+        self.riders = None if len(ints) != _HEADER else xs if ints[0] and self.sizes is None else ()
+        self.size = ints[1]
         with torch.inference_mode(False), failures_named(lambda: "exchange of sizes", self.group):
-            return super().exchange(ints, xs)  # gloo of torch 2.0 cannot gather into inference tensors
+            by_rank = super().exchange(ints, xs)  # gloo of torch 2.0 cannot gather into inference tensors
+        spans = [self.spans(size) for _, size, *_ in by_rank] if self.riders else []
+        if all(spans) and spans:  # so every rank finds
+            self.ticket = _arrived.ticket = next(_tickets)
+            pairs = zip(self.slots.unbind(), spans, strict=True)
+            blocks = [[slot.narrow(0, *span) for span in of_rank] for slot, of_rank in pairs]
+            _arrived.blocks = list(zip(*blocks, strict=True))  # of each tensor, by rank
+        return by_rank
+
+    def spans(self, size: int) -> list[tuple[int, int]]:
+        """Start and length, in a slot, of so many rows of each tensor; none where there is no room for all."""
+        found, start = [], 0
+        for x in self.riders:
+            length = _row_bytes(x, self.dim) * size
+            if start + length > self.slots.shape[1] or x.device.type != self.slots.device.type:
+                return []
+            found.append((start, length))
+            start += -(-length // _ALIGNED) * _ALIGNED
+        return found
 
     def spread(self, rows: Tensor, counts: list[int]) -> None:
-        """The headers of an exchange; rows go through `gather`. Not by all-to-all: one that meets rows would abort."""
-        rank, blocks, root = dist.get_rank(self.group), list(rows.split(counts)), _global_rank(0, self.group)
-        if self.transport(rows.device) is TRANSPORTS["gloo"] and len(blocks) > 2:
-            dist.gather(blocks[rank].clone(), blocks if rank == 0 else None, root, self.group)
-            dist.broadcast(rows, root, self.group)
+        """What an exchange sends, headers beside their slots; rows of their own go through `gather`."""
+        rank, world, root = dist.get_rank(self.group), len(counts), _global_rank(0, self.group)
+        sent = rows = rows.view(world, -1)
+        if self.riders is not None:
+            sent = rows.new_zeros((world, counts[0] + _SLOTS // world // _ALIGNED * _ALIGNED))
+            headers, self.slots = sent.split([counts[0], sent.shape[1] - counts[0]], 1)
+            headers.copy_(rows)
+            for x, span in zip(self.riders, self.spans(self.size), strict=False):
+                x = x.detach().movedim(self.dim, 0)
+                self.slots.select(0, rank).narrow(0, *span).view(x.dtype).view(x.shape).copy_(x)
+        if self.transport(rows.device) is TRANSPORTS["gloo"] and world > 2:
+            # not by all-to-all: one that meets another length aborts
+            gathered = dist.gather(sent[rank].clone(), list(sent) if rank == 0 else None, root, self.group, True)
+            if rank == 0:
+                gathered.wait()
+            dist.broadcast(sent, root, self.group)
+            gathered.wait()
         else:
-            super().spread(rows, counts)
+            super().spread(sent.view(-1), [sent.shape[1]] * world)
+        if sent is not rows:
+            rows.copy_(headers)
 
     def transport(self, device: torch.device) -> "Transport":
         """What TRANSPORTS has for the backend of a device. Off the CPU, gloo has broadcast and all-reduce only."""
         backend = self.backends[device.type]
         return BROADCASTS if backend == "gloo" and device.type != "cpu" else TRANSPORTS.get(backend, BROADCASTS)
 
+    @_graph_break
     def gather(self, x: Tensor) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`, as the heart does it; or, while steps are collected, a start of it."""
         dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
         out = x.new_empty((*x.shape[:dim], sum(self.sizes), *x.shape[dim + 1 :]))
         target = out.movedim(dim, 0)
         rows = target if target.is_contiguous() else target.new_empty(target.shape)
-        rank, parts = dist.get_rank(self.group), rows.split(self.sizes)
-        parts[rank].copy_(x.movedim(dim, 0))
-        flat, counts = rows.view(-1).view(torch.uint8), [part.numel() * part.element_size() for part in parts]
+        flat, works = rows.view(-1).view(torch.uint8), list[Any]()
 
         def operation() -> str:
             return f"gather of {x.dtype} {(*x.shape[:dim], self.sizes, *x.shape[dim + 1 :])} along dim {dim}"
@@ -105,12 +171,19 @@ class FastCall(_Call):
                 with torch.no_grad():
                     target.copy_(rows)
 
+        if self.ticket and self.ticket == _arrived.ticket and _arrived.blocks:
+            torch.cat([block.to(x.device) for block in _arrived.blocks.pop(0)], out=flat)
+            finish()
+            return out
+        rank, row = dist.get_rank(self.group), _row_bytes(x, dim)
+        rows.narrow(0, sum(self.sizes[:rank]), self.sizes[rank]).copy_(x.movedim(dim, 0))
         with failures_named(operation, self.group):
-            works = self.transport(x.device).gather(flat, counts, rank, self.group)
+            works = self.transport(x.device).gather(flat, [n * row for n in self.sizes], rank, self.group)
         steps: list[Callable[[], None]] | None = getattr(_collected, "steps", None)
         finish() if steps is None else steps.append(finish)
         return out
 
+    @_graph_break
     def sum(self, x: Tensor) -> Tensor:
         """`(… sum(n) …) -> (… n_r …)`, of any dtype: numbers narrower than 32 bits are summed in 32 bits or more."""
         dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
@@ -128,6 +201,16 @@ class FastCall(_Call):
         with failures_named(lambda: f"sum over ranks of {x.dtype} {shape} along dim {dim}", self.group):
             own = self.transport(x.device).total(flat, counts, rank, self.group)
         return x.new_empty(parts[rank].shape).copy_(own.view(parts[rank].shape))  # no view: it may be used in place
+
+
+@cache
+def _backends(configuration: str) -> dict[str, str]:
+    return dict(entry.split(":", 1) for entry in configuration.split(","))
+
+
+def _row_bytes(x: Tensor, dim: int) -> int:
+    dim = index(dim) % x.ndim
+    return prod(x.shape[:dim]) * prod(x.shape[dim + 1 :]) * x.element_size()
 
 
 @contextmanager
