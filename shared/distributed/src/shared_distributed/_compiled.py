@@ -44,8 +44,7 @@ class _Call(FastCall):
             for n in agreed:  # the compiler knows nothing of these numbers yet
                 torch._check(n >= 0)
             rank, own = dist.get_rank(self.group), xs[0].shape[self.dim % xs[0].ndim]
-            torch._check(agreed[rank] == own)
-            agreed[rank] = own
+            agreed[rank] = own  # equal, or it raises there
         call = self._replace(sizes=tuple(agreed))
         call.ticket = ticket
         return call, *xs
