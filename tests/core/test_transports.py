@@ -15,7 +15,7 @@ from tests.support import Worlds
 from tests.support.gather import gather_by, run_case
 from tests.support.old_torch import WHOLE, needs_compile, needs_gloo_reduce_scatter
 from tests.support.oracle import DIMS, SIZES, Case, Result, cases_of, gathered, gradient, same, sizes_of, values
-from tests.support.watch import counted, slots, watched
+from tests.support.watch import counted, peak_bytes, slots, watched
 from tests.support.world import place
 
 # ------------------------------------------------------------------ on ranks
@@ -49,8 +49,6 @@ def low_precision_sum(gather: str, total: str, small: int) -> list[float]:
 
 def peak_over_output(dim: int) -> float:
     """The most that a gather allocates at one time, over the size of its output; 4 MiB a rank."""
-    from bench.measure import peak_bytes
-
     rank, world = dist.get_rank(), dist.get_world_size()
     sizes = [1024 * (r + 1) for r in range(world)]
     shape = [4, 1024]
