@@ -189,7 +189,7 @@ from shared_distributed_tools.repo.git import Checkout
 
 repo = Path(sys.argv[1])
 checkout = Checkout.around(repo)
-changes._undoing_checkout = lambda _: checkout  # what only reads is not tried again at every step
+changes.checkout_of = lambda _: checkout  # what only reads is not tried again at every step
 changes._refuse_unless_held = changes.print_diff = changes.echo = lambda *_, **__: None
 old = {"a.py": b"old\\n", "b.py": None}
 new = {"a.py": b"new\\n", "b.py": b"made\\n"}

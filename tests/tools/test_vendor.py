@@ -9,7 +9,7 @@ import pytest
 
 from downstream.commands import done, refused, run
 from downstream.projects import EDITED, PROJECTS
-from downstream.trees import CORE, MINE, commit, edit, edit_at_the_end, git, newer, write_files
+from downstream.trees import CORE, MINE, commit, committed, edit, edit_at_the_end, git, newer, write_files
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.render import released, render, rendered_parts
 from shared_distributed_tools.render.header import split
@@ -224,7 +224,7 @@ def test_a_new_version_that_renders_the_same_body_is_current(vendored: Path, tre
 
 def test_a_project_on_the_core_is_current(tmp_path: Path) -> None:
     """It has no file to check any more. A check that looked at nothing must not look like one that passed."""
-    repo = write_files(tmp_path, {"spear_tts_pytorch/__init__.py": ""})
+    repo = committed(write_files(tmp_path, {"spear_tts_pytorch/__init__.py": ""}))
     assert refused(run("check", repo), "nothing is vendored here")
     assert refused(run("update", repo), "nothing is vendored")
     (repo / "pyproject.toml").write_text('[project]\ndependencies = ["shared-distributed>=0.1"]\n')

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..catalog import Adapter
-from ..repo.tree import Source
 from ..repo.uses import Use
 
 _COLLECTIVES = frozenset({"all_gather_variable_dim", "all_gather_same_dim", "gather_sizes"})
@@ -104,14 +103,13 @@ def which_gradient(uses: list[Use], adapter: Adapter, is_original: bool) -> Iter
 
 def local_on_gathered(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
     """A mask, label or index of this rank's rows, applied to rows of all ranks."""
-    functions: dict[_Function, list[Use]] = {}
+    functions: dict[ast.AST, list[Use]] = {}
     for use in _pairs(uses, adapter):
-        function = _function_around(use.source, use.node)
-        if function is not None:
-            functions.setdefault(function, []).append(use)
+        functions.setdefault(_function_around(use), []).append(use)
     for function, gathers in functions.items():
-        for line, text in _Rows(function, {use.node for use in gathers}).mixed():
-            yield gathers[0].source.path, line, text
+        if isinstance(function, _Function):
+            calls: set[ast.AST] = {use.node for use in gathers}
+            yield from ((gathers[0].source.path, line, text) for line, text in _mixed(function, calls))
 
 
 def random_branch(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
@@ -134,27 +132,15 @@ def _pairs(uses: list[Use], adapter: Adapter) -> list[Use]:
     return [use for use in uses if use.kind == "call" and (use.owner is not None or use.name in names)]
 
 
-def _function_around(source: Source, node: ast.AST) -> _Function | None:
-    """The function whose body runs a node; None where the file's import does. Defaults are run by that too."""
-    inner = node
-    for around in source.around(node):
-        if isinstance(around, _Function) and inner in around.body:
-            return around
-        inner = around
-    return None
+def _function_around(use: Use) -> ast.AST:
+    """The function that a use stands in; else its file."""
+    return next((one for one in use.source.around(use.node) if isinstance(one, _Function)), use.source.tree)
 
 
 def _is_taken_apart(use: Use, name: str) -> bool:
     """Whether a pair in one variable is unpacked or indexed later."""
-    scope = _function_around(use.source, use.node) or use.source.tree
-    for node in ast.walk(scope):
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-            parent = use.source.parents[node]
-            if isinstance(parent, ast.Subscript) and parent.value is node and isinstance(parent.slice, ast.Constant):
-                return True
-            if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
-                return True
-    return False
+    form = re.compile(rf"\b{name}\[-?\d+\]|, \w+\)? = {name}$", re.MULTILINE)
+    return form.search(ast.unparse(_function_around(use))) is not None
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -164,79 +150,67 @@ def _names(node: ast.AST) -> set[str]:
 # ------------------------------------------------------------------ local-on-gathered
 
 
-class _Rows:
-    """A function that gathers: which of its names have the rows of all ranks, and which those of this one."""
-
-    def __init__(self, function: _Function, calls: set[ast.AST]) -> None:
-        self.function, self.calls = function, calls
-        self.gathered: set[str] = set()
-        self.local = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
-        self.counts = {name for name in self.local if _SIZE.search(name)}  # how many rows this rank has
-        self.indexes: set[str] = set()  # made from such a count
-
-    def mixed(self) -> Iterator[tuple[int, str]]:
-        """Lines where the two meet, and why that is wrong."""
-        told: set[str] = set()
-        for statement in _statements(self.function.body):
-            for node in (one for child in ast.iter_child_nodes(statement) for one in _expressions(child)):
-                if self._is_offset(node):
-                    yield (
-                        node.lineno,
-                        "rank * batch_size is a rank's first row only if all have as many: sum(sizes[:rank])",
-                    )
-                for name in sorted(self._meeting(node) - told):
-                    told.add(name)  # once is enough
-                    text = (
-                        f"{name} has this rank's rows and meets those of all ranks here: take own rows, or gather it "
-                        "too, where a padded dim must have one length on every rank, or reduce before the gather"
-                    )
-                    yield node.lineno, text
-            if isinstance(statement, ast.Assign):
-                self._assign(statement)
-
-    def _is_offset(self, node: ast.expr) -> bool:
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
-            return False
-        left, right = ast.unparse(node.left), ast.unparse(node.right)
-        pairs = ((left, right), (right, left))
-        return any(_RANK.search(one) and (other in self.counts or _SIZE.search(other)) for one, other in pairs)
-
-    def _meeting(self, node: ast.expr) -> set[str]:
-        names = _names(node)
-        if node in self.calls or not names & self.gathered:
-            return set()
-        suspects = {name for name in names & self.local if _LOCAL.search(name) or name in self.indexes}
-        return suspects | {name for one in ast.walk(node) for name in self._counted(one)}
-
-    def _counted(self, node: ast.AST) -> set[str]:
-        """The names that an index of this rank's rows is made from."""
-        names = _names(node)
-        if not (isinstance(node, ast.Call) and _INDEX.search(ast.unparse(node.func))) or names & self.gathered:
-            return set()
-        return names & (self.local if any(_SIZE.search(ast.unparse(one)) for one in node.args) else self.counts)
-
-    def _assign(self, statement: ast.Assign) -> None:
-        value = statement.value
-        is_gather = any(node in self.calls for node in ast.walk(value))
-        is_gathered = is_gather or bool(_names(value) & self.gathered)
-        is_index = any(self._counted(node) for node in ast.walk(value))
-        for target in statement.targets:
-            made = _names(target)
-            for names in (self.local, self.gathered, self.counts, self.indexes):
-                names -= made
-            if is_gather and isinstance(target, ast.Tuple):
-                made = _names(target.elts[0])  # the others are sizes
-            (self.gathered if is_gathered else self.local).update(made)
-            if not is_gathered:
-                self.counts |= made if _SIZE.search(ast.unparse(value)) else set()
-                self.indexes |= made if is_index else set()
-
-
-def _expressions(node: ast.AST) -> Iterator[ast.expr]:
-    if isinstance(node, ast.expr):
-        yield from (
-            one for one in ast.walk(node) if isinstance(one, ast.BinOp | ast.Subscript | ast.Call | ast.Compare)
+def _mixed(function: _Function, calls: set[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Lines of a function where this rank's rows meet those of all ranks, and why that is wrong."""
+    names = [one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)]
+    kinds = {name: "count" if _SIZE.search(name) else "local" for name in names}  # see `_kind`
+    told: set[str] = set()
+    for statement in _statements(function.body):
+        inside = (
+            one for child in ast.iter_child_nodes(statement) if isinstance(child, ast.expr) for one in ast.walk(child)
         )
+        for node in (one for one in inside if isinstance(one, ast.BinOp | ast.Subscript | ast.Call | ast.Compare)):
+            if _is_offset(node, kinds):
+                yield node.lineno, "rank * batch_size is a rank's first row only if all have as many: sum(sizes[:rank])"
+            for name in sorted(_meeting(node, kinds) - told) if node not in calls else ():
+                told.add(name)  # once is enough
+                text = (
+                    f"{name} has this rank's rows and meets those of all ranks here: take own rows, or gather it "
+                    "too, where a padded dim must have one length on every rank, or reduce before the gather"
+                )
+                yield node.lineno, text
+        if isinstance(statement, ast.Assign):
+            kind = _kind(statement.value, kinds, calls)
+            for target in statement.targets:
+                kinds |= dict.fromkeys(_names(target), kind)
+                if isinstance(target, ast.Tuple) and statement.value in calls:
+                    kinds |= dict.fromkeys(_names(ast.Tuple(target.elts[1:])), "sizes")
+
+
+def _kind(node: ast.expr, kinds: dict[str, str], calls: set[ast.AST]) -> str:
+    """What a value is: rows of all ranks ("gathered"), or of this one: their "count", an "index", else "local"."""
+    nodes = list(ast.walk(node))
+    if any(one in calls for one in nodes) or "gathered" in {kinds.get(name) for name in _names(node)}:
+        return "gathered"
+    if any(_counted(one, kinds) for one in nodes):
+        return "index"
+    return "count" if _SIZE.search(ast.unparse(node)) else "local"
+
+
+def _meeting(node: ast.expr, kinds: dict[str, str]) -> set[str]:
+    """The names of this rank's rows that stand beside rows of all ranks."""
+    own = {name: kinds[name] for name in _names(node) & kinds.keys()}
+    if "gathered" not in own.values():
+        return set()
+    suspects = {name for name, kind in own.items() if kind == "index" or (kind == "local" and _LOCAL.search(name))}
+    return suspects | {name for one in ast.walk(node) for name in _counted(one, kinds)}
+
+
+def _counted(node: ast.AST, kinds: dict[str, str]) -> set[str]:
+    """The names that an index of this rank's rows is made from."""
+    own = {name: kinds[name] for name in _names(node) & kinds.keys()}
+    if not (isinstance(node, ast.Call) and _INDEX.search(ast.unparse(node.func))) or "gathered" in own.values():
+        return set()
+    has_size = any(_SIZE.search(ast.unparse(one)) for one in node.args)
+    return {name for name, kind in own.items() if kind == "count" or (has_size and kind != "sizes")}
+
+
+def _is_offset(node: ast.expr, kinds: dict[str, str]) -> bool:
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+        return False
+    left, right = ast.unparse(node.left), ast.unparse(node.right)
+    pairs = ((left, right), (right, left))
+    return any(_RANK.search(one) and (kinds.get(other) == "count" or _SIZE.search(other)) for one, other in pairs)
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -254,7 +228,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _draw_before(use: Use) -> int:
     """The line of a random draw that decides whether a call runs; 0 if there is none."""
-    scope = _function_around(use.source, use.node) or use.source.tree
+    scope = _function_around(use)
     nodes = list(ast.walk(scope))
     drawn: dict[str, int] = {}
     for node in nodes:

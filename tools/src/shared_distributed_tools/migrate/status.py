@@ -14,18 +14,7 @@ from ..errors import RefusalError, ToolError
 from ..repo.files import read, repo_root, write_atomically
 from ..terminal import as_html, print_table
 from ..vendor.state import State
-from .stages import (
-    CORE_STAGE,
-    ORIGINAL,
-    PACKAGE,
-    STAGES,
-    VENDORED,
-    Obstacle,
-    Project,
-    files_on_core,
-    look_at,
-    missing_dependency,
-)
+from .stages import CORE_STAGE, NO_COPY, ORIGINAL, PACKAGE, STAGES, VENDORED, Project, files_on_core, look_at
 
 GOOD, FINDING, COULD_NOT = 0, 1, 2  # exit codes; the highest counts
 _COLOURS = {GOOD: "green", FINDING: "yellow", COULD_NOT: "red"}
@@ -91,11 +80,8 @@ def status_of(repo: Path) -> Line:
 
 def _state(project: Project) -> tuple[str, str, int]:
     """State, next step, severity."""
-    if project.obstacle is not None and project.stage != VENDORED:
-        return project.obstacle.value, project.advice, GOOD if project.obstacle is Obstacle.NONE else FINDING
-    missing = missing_dependency(project)
-    if missing:
-        return "dependency missing", f"add {missing} to the dependencies", FINDING
+    if project.obstacle and project.stage != VENDORED:
+        return project.obstacle, project.advice, GOOD if project.obstacle == NO_COPY else FINDING
     if project.stage == CORE_STAGE:
         return State.CURRENT.label, "", GOOD
     if project.stage == ORIGINAL:

@@ -43,21 +43,20 @@ def unified(before: bytes, after: bytes, old: str, new: str) -> str:
     return "\n".join(difflib.unified_diff(left, right, old, new, lineterm=""))
 
 
-def _undoing_checkout(repo: Path) -> Checkout:
+def checkout_of(repo: Path) -> Checkout:
     """The checkout around a repo. RefusalError, with the command that helps, where git could undo nothing."""
     checkout = Checkout.around(repo)
+    first = "git add -A && git commit -m 'as it was'"
     if checkout is None:
-        why = f"{repo} is in no git repository, and git is what undoes this. Make it one first: `git init && "
+        why = f"{repo} is in no git repository, and git is what undoes this. Make it one first: `git init && {first}`"
     elif checkout.head is None:
-        why = f"{checkout.root} has no commit yet; make the first one: `"
+        why = f"{checkout.root} has no commit yet; make the first one: `{first}`"
     elif checkout.under_way:
         what = checkout.under_way
-        msg = f"a {what} is under way in {checkout.root}; `git {what} --continue` or `--abort` it first"
-        raise RefusalError(msg)
+        why = f"a {what} is under way in {checkout.root}; `git {what} --continue` or `--abort` it first"
     else:
         return checkout
-    msg = f"{why}git add -A && git commit -m 'as it was'`"
-    raise RefusalError(msg)
+    raise RefusalError(why)
 
 
 def _refuse_unless_held(checkout: Checkout, repo: Path, change: Change) -> None:
@@ -92,7 +91,7 @@ def carry_out(repo: Path, changes: Sequence[Change], message: str, *, write: boo
     Each file is written in one step. A run that is interrupted leaves a dirty tree, which git brings back, and
     perhaps a temporary file in the git directory, which the next run removes.
     """
-    checkout = _undoing_checkout(repo)
+    checkout = checkout_of(repo)
     for change in changes:
         _refuse_unless_held(checkout, repo, change)
     for change in changes:

@@ -59,13 +59,5 @@ def _checked(repo: Path) -> list[Vendored]:
 
 
 def _as_json(file: Vendored) -> dict[str, str | None]:
-    header = file.header
-    return {
-        "repo": str(file.repo),
-        "path": file.path,
-        "adapter": header.adapter if header else None,
-        "version": header.version if header else None,
-        "revision": header.revision if header else None,
-        "state": file.state.label,
-        "meaning": file.meaning,
-    }
+    facts = {name: getattr(file.header, name, None) for name in ("adapter", "version", "revision")}
+    return {"repo": str(file.repo), "path": file.path, **facts, "state": file.state.label, "meaning": file.meaning}
