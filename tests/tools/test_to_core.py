@@ -360,7 +360,7 @@ def test_a_module_that_nothing_refers_to_is_removed(tmp_path: Path) -> None:
     )
     commit(repo)
     output = done("migrate", repo, "--to", "core", "--remove-module", "--write")
-    assert "README.md:1 mentions it" in output
+    assert "mentioned in README.md:1" in output
     assert not (repo / PROJECTS["spear-tts"].copy).exists()
     assert "spear-tts-distributed" not in (repo / "pyproject.toml").read_text()
 

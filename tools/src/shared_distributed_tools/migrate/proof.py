@@ -12,7 +12,6 @@ its file, a gather once in its function or class, sizes once in their function. 
 """
 
 import ast
-import copy
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -349,25 +348,17 @@ class File:
         edits = self._edits
         if any(one in edits for node in edits for one in self.source.around(node)):
             return "one line needs two changes, one inside the other; split it into two statements"
-        copies: dict[int, ast.AST] = {}
-        expected = copy.deepcopy(self.tree, copies)
-        new = {copies[id(node)]: text for node, text in edits.items()}
         try:
-            is_as_planned = ast.dump(ast.parse(self.result)) == ast.dump(_Replaced(new).visit(expected))
+            found = ast.dump(ast.parse(self.result))
+            is_read = all(ast.dump(_parsed(self._text(node))) == ast.dump(node) for node in edits)
+            is_written = all(ast.dump(_parsed(text)) in found for text in edits.values())
             missing = undefined_names(self.result) - undefined_names(self.source.text)
         except (SyntaxError, ValueError, RecursionError):
             return _LAYOUT
-        return "" if is_as_planned and not missing else _LAYOUT
+        return "" if is_read and is_written and not missing else _LAYOUT
 
 
-class _Replaced(ast.NodeTransformer):
-    """A tree with code in the place of some nodes."""
-
-    def __init__(self, new: dict[ast.AST, str]) -> None:
-        self.new = new
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        if node not in self.new:
-            return self.generic_visit(node)
-        statement = ast.parse(self.new[node]).body[0]
-        return statement.value if isinstance(statement, ast.Expr) else statement
+def _parsed(text: str) -> ast.AST:
+    """The statement or expression that a text is."""
+    statement = ast.parse(text).body[0]
+    return statement.value if isinstance(statement, ast.Expr) else statement

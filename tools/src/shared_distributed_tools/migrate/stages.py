@@ -219,10 +219,10 @@ def _to_core(project: Project, adapter: Adapter, removed: Vendored | None) -> St
     if removed is not None:
         new = {one.path: one.new.decode(errors="replace") for one in changes}
         found = list(mentions(((path, new.get(path, text)) for path, text in texts_of(tree)), project.copy))
-        kept = [*left, *(f"{one.place}: {one.text}" for one in found if one.is_python)]
+        kept = [*left, *(line for line, is_python in found if is_python)]
         if kept:
             raise RefusalError("\n  ".join([f"{project.copy} stays, because something refers to it:", *kept]))
-        left = [f"{one.place} mentions it: {one.text}" for one in found]
+        left = [f"mentioned in {line}" for line, _ in found]
         changes.append(Change(project.copy, removed.raw, b"", is_removed=True))
     elif not changes:
         first = "no file can move as it is. Change these places by hand, commit, and run this again:"

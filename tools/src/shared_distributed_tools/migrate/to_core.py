@@ -7,7 +7,6 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from ..catalog import Adapter
 from ..repo.files import UnreadableError, read
@@ -17,14 +16,6 @@ from ..repo.uses import Use, is_of_self, module_path
 from .proof import LACKING, File
 
 _PYTHON = (".py", ".pyw", ".pyi", ".ipynb", ".toml", ".cfg")  # where a name that is gone breaks something
-
-
-class Mention(NamedTuple):
-    """A line of a file that names a module."""
-
-    place: str
-    text: str
-    is_python: bool
 
 
 def look_at_files(tree: Tree, uses: Sequence[Use], adapter: Adapter) -> list[File]:
@@ -66,8 +57,8 @@ def texts_of(tree: Tree, suffixes: tuple[str, ...] = ("",)) -> Iterator[tuple[st
                 yield name, (content or b"").decode(errors="replace")
 
 
-def mentions(texts: Iterable[tuple[str, str]], copy: str) -> Iterator[Mention]:
-    """Where the copy's module is named, in dotted form or as a path."""
+def mentions(texts: Iterable[tuple[str, str]], copy: str) -> Iterator[tuple[str, bool]]:
+    """Lines that name the copy's module, in dotted form or as a path; and whether they are Python's."""
     *parents, name = module_path(copy).split("/")
     before = [r"\bfrom\s*\.+\s*(?:import\b[^\n]*\b)?", r"['\"]\.+"]
     if parents:
@@ -79,7 +70,7 @@ def mentions(texts: Iterable[tuple[str, str]], copy: str) -> Iterator[Mention]:
         for hit in form.finditer(text) if path != copy else ():
             line = text.count("\n", 0, hit.start()) + 1
             is_python = path.endswith(_PYTHON) or text.startswith("#!")
-            yield Mention(f"{path}:{line}", text.split("\n")[line - 1].strip(), is_python)
+            yield f"{path}:{line}: {text.split(chr(10))[line - 1].strip()}", is_python
 
 
 def _is_handed_on(file: File, others: dict[str, str]) -> bool:
