@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from downstream.trees import commit, committed, git, write_files
 from shared_distributed_tools.errors import RefusalError
 from shared_distributed_tools.repo.changes import Change, carry_out, what_to_type
+from tests.downstream.trees import commit, committed, git, write_files
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downstream.trees import commit, committed, git, write_files
 from shared_distributed_tools.render import rendered_parts
 from shared_distributed_tools.repo.git import Checkout, GitError, merge
+from tests.downstream.trees import commit, committed, git, write_files
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from downstream.commands import done, moved, refused, run
-from downstream.projects import EDITED, INLINED, PROJECTS, Project
-from downstream.trees import commit, edit, edit_at_the_end, git, newer, write_files
 from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.migrate.stages import look_at
 from shared_distributed_tools.render import render, sources
 from shared_distributed_tools.render.shim import shim
+from tests.downstream.commands import done, moved, refused, run
+from tests.downstream.projects import EDITED, INLINED, PROJECTS, Project
+from tests.downstream.trees import commit, edit, edit_at_the_end, git, newer, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 ALIGN = "spear_tts_pytorch/align.py"  # what uses the copy in the project that most tests look at

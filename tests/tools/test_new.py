@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from downstream.copies import FAMILY
-from downstream.trees import committed
+from tests.downstream.copies import FAMILY
+from tests.downstream.trees import committed
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("packages", "shared", "tests", "tools", "noxfile.py", "pyproject.toml")

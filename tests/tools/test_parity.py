@@ -12,11 +12,9 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from rich.console import Console
+from shared_distributed_tools.parity.observed import Observation, Outcome, Raised, as_text
 from torch import nn
 
-from downstream.commands import run
-from downstream.old_copies import RIGHT, WITHOUT_NAMES, copy_with
-from downstream.projects import ORIGINALS
 from shared_distributed_tools.catalog import ADAPTERS, adapter_named
 from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.parity import compare as compare_module
@@ -30,13 +28,15 @@ from shared_distributed_tools.parity.cases import (
     generate,
 )
 from shared_distributed_tools.parity.compare import DEADLINES, Comparison, Ranks, compare
-from shared_distributed_tools.parity.observed import Observation, Outcome, Raised, as_text
 from shared_distributed_tools.parity.play import signature
 from shared_distributed_tools.parity.report import show
 from shared_distributed_tools.parity.truth import truth
 from shared_distributed_tools.parity.verdict import Finding, is_same_error
 from shared_distributed_tools.ranks import CRASHED, HUNG
 from shared_distributed_tools.render import render
+from tests.downstream.commands import run
+from tests.downstream.old_copies import RIGHT, WITHOUT_NAMES, copy_with
+from tests.downstream.projects import ORIGINALS
 
 Keep = Callable[[Case], bool]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from downstream.commands import done, moved, refused, run
-from downstream.projects import EDITED, INLINED, PROJECTS
-from downstream.trees import write_files
 from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.migrate.risks import find_risks
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import Use, find_uses
+from tests.downstream.commands import done, moved, refused, run
+from tests.downstream.projects import EDITED, INLINED, PROJECTS
+from tests.downstream.trees import write_files
 
 COPY = "pkg/distributed.py"
 MODULE = "from pkg.distributed import AllGather\n"

@@ -12,9 +12,6 @@ from unittest import mock
 
 import pytest
 
-from downstream.commands import done, refused, run
-from downstream.projects import PROJECTS
-from downstream.trees import MINE, commit, edit_at_the_end, git, newer, write_files
 from shared_distributed_tools.errors import RefusalError
 from shared_distributed_tools.migrate.status import status_of
 from shared_distributed_tools.render import render, rendered_parts
@@ -22,6 +19,9 @@ from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.terminal import printable
 from shared_distributed_tools.vendor import content
 from shared_distributed_tools.vendor.state import State, inspect
+from tests.downstream.commands import done, refused, run
+from tests.downstream.projects import PROJECTS
+from tests.downstream.trees import MINE, commit, edit_at_the_end, git, newer, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 PROJECT = PROJECTS["spear-tts"]

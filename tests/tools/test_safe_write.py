@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from downstream.commands import done, refused, run
-from downstream.projects import PROJECTS
-from downstream.trees import commit, committed, git, write_files
 from shared_distributed_tools.errors import RefusalError
 from shared_distributed_tools.render import render
 from shared_distributed_tools.repo import changes, files
 from shared_distributed_tools.repo.changes import Change, carry_out
+from tests.downstream.commands import done, refused, run
+from tests.downstream.projects import PROJECTS
+from tests.downstream.trees import commit, committed, git, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 PROJECT = PROJECTS["spear-tts"]

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from downstream.commands import run
-from downstream.copies import DEFINITIONS, FAMILY, LARGER, RELATIVE, REWRITTEN, SYNTAX
-from downstream.trees import write_files
 from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.render import render
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.scan import fingerprint, survey
 from shared_distributed_tools.scan.fingerprint import Variant, definitions, known_variants, record, with_original
 from shared_distributed_tools.scan.survey import Finding, find_copy, scan
+from tests.downstream.commands import run
+from tests.downstream.copies import DEFINITIONS, FAMILY, LARGER, RELATIVE, REWRITTEN, SYNTAX
+from tests.downstream.trees import write_files
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = (record("ours", "mirasol", FAMILY),)

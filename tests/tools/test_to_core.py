@@ -7,10 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from downstream.commands import done, moved, refused, run
-from downstream.generated import make, outcomes
-from downstream.projects import PROJECTS
-from downstream.trees import commit, committed, edit, write_files
 from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.migrate.proof import File
 from shared_distributed_tools.migrate.to_core import look_at_files
@@ -18,6 +14,10 @@ from shared_distributed_tools.ranks import World
 from shared_distributed_tools.render.shim import shim
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import find_uses
+from tests.downstream.commands import done, moved, refused, run
+from tests.downstream.generated import make, outcomes
+from tests.downstream.projects import PROJECTS
+from tests.downstream.trees import commit, committed, edit, write_files
 
 COPY = "pkg/distributed.py"
 

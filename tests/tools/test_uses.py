@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from downstream.trees import write_files
 from shared_distributed_tools.repo import files
 from shared_distributed_tools.repo import tree as tree_module
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import Site, Use, find_uses
+from tests.downstream.trees import write_files
 
 NAMES = ("AllGather", "all_gather", "get_is_distributed")
 

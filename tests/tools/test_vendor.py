@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from downstream.commands import done, refused, run
-from downstream.projects import EDITED, PROJECTS
-from downstream.trees import CORE, MINE, commit, committed, edit, edit_at_the_end, git, newer, write_files
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.render import released, render, rendered_parts
 from shared_distributed_tools.render.header import split
 from shared_distributed_tools.render.shim import shim
 from shared_distributed_tools.vendor.state import State
+from tests.downstream.commands import done, refused, run
+from tests.downstream.projects import EDITED, PROJECTS
+from tests.downstream.trees import CORE, MINE, commit, committed, edit, edit_at_the_end, git, newer, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 TARGET = PROJECTS["spear-tts"].copy
