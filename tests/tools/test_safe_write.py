@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Nothing is written that was not shown, nothing is lost, and git brings everything back."""
+"""Nothing is written that was not shown, nothing is lost, and git brings everything back. Refusals: test_changes."""
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,87 +31,6 @@ def repo(tmp_path: Path) -> Path:
 def temporary_files(folder: Path) -> list[Path]:
     """What an interrupted write left, `.git` included."""
     return list(folder.rglob(".adapters-*"))
-
-
-# ------------------------------------------------------------------ what is refused
-
-
-def no_git(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(repo))
-
-
-def broken_index(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (repo / ".git/index").write_bytes(b"DIRC\0\0\0\2broken")
-
-
-def read_only(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (repo / TARGET).chmod(0o444)
-
-
-def a_symlink(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (repo / TARGET).rename(repo / "elsewhere.py")
-    (repo / TARGET).symlink_to(repo / "elsewhere.py")
-    commit(repo)
-
-
-def a_device(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (repo / TARGET).unlink()
-    os.mkfifo(repo / TARGET)
-
-
-def a_submodule(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = repo / "spear_tts_pytorch"
-    shutil.copytree(folder, repo.parent / "module/spear_tts_pytorch")
-    committed(repo.parent / "module/spear_tts_pytorch")
-    git(repo, "rm", "-rq", "spear_tts_pytorch")
-    source = str(repo.parent / "module/spear_tts_pytorch")
-    git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "-q", source, "spear_tts_pytorch")
-    commit(repo)
-
-
-def an_empty_submodule(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    a_submodule(repo, monkeypatch)
-    git(repo, "submodule", "deinit", "-q", "--all")
-    (repo / "spear_tts_pytorch/__init__.py").touch()
-
-
-def a_repo_inside(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    committed(repo / "spear_tts_pytorch")
-
-
-def large_file_storage(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit(write_files(repo, {".gitattributes": "*.py filter=lfs diff=lfs merge=lfs -text\n"}))
-
-
-def deleted(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (repo / TARGET).unlink()
-
-
-Spoil = Callable[[Path, pytest.MonkeyPatch], None]
-REFUSED: list[tuple[Spoil, str]] = [
-    (no_git, "this needs git, which is not installed"),
-    (broken_index, "git could not read"),
-    (read_only, f"{TARGET} is read-only; `chmod u+w -- {TARGET}`"),
-    (a_symlink, "is a symlink"),
-    (a_device, "is not a plain file"),
-    (a_submodule, "is in a repository of its own"),
-    (an_empty_submodule, "is in a repository of its own"),
-    (a_repo_inside, "is in a repository of its own"),
-    (large_file_storage, "is not stored in git as it is here (filter=lfs in .gitattributes)"),
-    (deleted, f"is committed, but not here; `git restore -- {TARGET}`"),
-]
-
-
-@pytest.mark.parametrize(("spoil", "because"), REFUSED, ids=lambda value: getattr(value, "__name__", ""))
-def test_what_cannot_be_undone_is_refused(
-    repo: Path, monkeypatch: pytest.MonkeyPatch, spoil: Spoil, because: str
-) -> None:
-    """With the reason; what git cannot answer is never taken for "not under git"."""
-    spoil(repo, monkeypatch)
-    before = {path: path.read_bytes() for path in repo.rglob("*") if path.is_file() and ".git" not in path.parts}
-    assert refused(run("vendor", "spear-tts", repo, "--accept-edits", "--write"), because)
-    after = {path: path.read_bytes() for path in repo.rglob("*") if path.is_file() and ".git" not in path.parts}
-    assert (after, temporary_files(repo)) == (before, [])
 
 
 @pytest.mark.parametrize("stage", ["vendored", "package"])

@@ -7,7 +7,7 @@ import click
 
 from ..repo.changes import carry_out
 from ..repo.files import repo_root
-from ..terminal import echo
+from ..terminal import echo, one_line
 from .stages import STAGES, look_at, step_to
 
 
@@ -40,4 +40,4 @@ def command(
     step = step_to(project, stage, requirements, accept_edits=accept_edits, remove_module=remove_module)
     carry_out(root, step.changes, step.message, write=write)
     for line in step.to_do:
-        echo(line, fg=None if line.startswith(" ") else "yellow", err=True)
+        echo(one_line(line), fg=None if line.startswith(" ") else "yellow", err=True)

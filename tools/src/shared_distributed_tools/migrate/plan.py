@@ -13,7 +13,7 @@ from rich.text import Text
 from ..render import rendered_parts
 from ..repo.files import repo_root
 from ..repo.uses import find_uses
-from ..terminal import echo, print_table
+from ..terminal import echo, one_line, print_table
 from .proof import UNCHANGED, File
 from .risks import Risk, about, find_risks, in_core
 from .stages import CORE_STAGE, ORIGINAL, PACKAGE, STAGES, VENDORED, Project, importing_core, look_at
@@ -104,9 +104,10 @@ def _show(plan: Plan) -> None:
     project, finding, adapter = plan.project, plan.project.finding, plan.project.adapter
     if project.stage == CORE_STAGE or adapter is None:
         shim_left = f"; {project.copy} is kept for others" if project.copy else ""
-        echo(f"{project.repo} uses the core; nothing is left to move{shim_left}")
+        echo(one_line(f"{project.repo} uses the core; nothing is left to move{shim_left}"))
     else:
-        echo(f"{project.copy}: adapter {adapter.name}{f', {finding.kind}' if finding else ''}; at {project.stage}")
+        kind = f", {finding.kind}" if finding else ""
+        echo(one_line(f"{project.copy}: adapter {adapter.name}{kind}; at {project.stage}"))
         for one in finding.differences if finding else ():
             echo(f"  differs from the original: {one.name}: {one.how}" + (f": {one.detail}" if one.detail else ""))
         ahead = {
@@ -115,7 +116,7 @@ def _show(plan: Plan) -> None:
             CORE_STAGE: f"{sum(file.is_proven for file in plan.files)} of {len(plan.files)} files can move as they are",
         }
         for stage in STAGES[STAGES.index(project.stage) + 1 :]:
-            echo(f"  {stage}: {ahead[stage]}")
+            echo(one_line(f"  {stage}: {ahead[stage]}"))
         table = Table("site", "kind", "now", "in the core")
         for row in [row for file in plan.files for row in file.rows]:
             style = "red" if row.is_by_hand else "dim" if row.core == UNCHANGED else "green"
@@ -131,4 +132,4 @@ def _show(plan: Plan) -> None:
         if lines:
             echo(f"\n{title}:", bold=True)
             for line in lines:
-                echo(f"  {line}")
+                echo(one_line(f"  {line}"))

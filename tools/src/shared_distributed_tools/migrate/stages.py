@@ -221,11 +221,11 @@ def _to_core(project: Project, adapter: Adapter, removed: Vendored | None) -> St
         found = list(mentions(((path, new.get(path, text)) for path, text in texts_of(tree)), project.copy))
         kept = [*left, *(line for line, is_python in found if is_python)]
         if kept:
-            raise RefusalError("\n  ".join([f"{project.copy} stays, because something refers to it:", *kept]))
+            raise RefusalError(f"{project.copy} stays, because something refers to it:", *(f"  {one}" for one in kept))
         left = [f"mentioned in {line}" for line, _ in found]
         changes.append(Change(project.copy, removed.raw, b"", is_removed=True))
     elif not changes:
         first = "no file can move as it is. Change these places by hand, commit, and run this again:"
-        raise RefusalError("\n  ".join([first, *left]))
+        raise RefusalError(first, *(f"  {one}" for one in left))
     to_do = ["left to a person:", *(f"  {line}" for line in left)] if left else []
     return Step(changes, f"{len(proven)} of {len(files)} files moved to {CORE}", to_do)

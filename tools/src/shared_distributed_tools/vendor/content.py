@@ -52,12 +52,11 @@ def _refuse_edited_copy(file: Path, path: str, adapter: Adapter) -> None:
     lines = [f"nothing in it is known as the original of {adapter.name}"]
     if finding is not None and finding.adapter == adapter.name:
         lines = [f"{one.name}: {one.how}" + (f": {one.detail}" if one.detail else "") for one in finding.differences]
-    listed = "\n".join(f"  {line}" for line in lines)
-    msg = (
-        f"{path} is not the original that {adapter.name} replaces:\n{listed}\n"
-        f"`adapters parity {file} --adapter {adapter.name}` shows what behaves differently; --accept-edits goes on"
+    raise RefusalError(
+        f"{path} is not the original that {adapter.name} replaces:",
+        *(f"  {line}" for line in lines),
+        f"`adapters parity {file} --adapter {adapter.name}` shows what behaves differently; --accept-edits goes on",
     )
-    raise RefusalError(msg)
 
 
 def refuse_missing_names(tree: Tree, path: str, adapter: Adapter) -> None:
@@ -71,9 +70,8 @@ def refuse_missing_names(tree: Tree, path: str, adapter: Adapter) -> None:
         if name.partition("/")[0] not in (*adapter.api, "", "*") and use.source.path != path
     ]
     if missing:
-        lines = "\n".join(dict.fromkeys(missing))
-        msg = f"{adapter.name} has no such name; move it to a file of your own, commit, and run this again:\n{lines}"
-        raise RefusalError(msg)
+        advice = f"{adapter.name} has no such name; move it to a file of your own, commit, and run this again:"
+        raise RefusalError(advice, *dict.fromkeys(missing))
 
 
 def updated(seen: Vendored) -> tuple[Change, str]:
@@ -128,7 +126,7 @@ def _base(seen: Vendored, ours: bytes) -> bytes:
     lines = [
         f"{seen.path} has edits, and the body that they were made to is lost: no release rendered it, and {why}.",
         "Merge by hand: `adapters vendor --accept-edits` renders it anew; then make the edits again.",
-        unified(start, seen.body, label, "your edits"),
-        unified(start, ours, label, "this release"),
+        *unified(start, seen.body, label, "your edits").split("\n"),
+        *unified(start, ours, label, "this release").split("\n"),
     ]
-    raise RefusalError("\n".join(filter(None, lines)))
+    raise RefusalError(*lines)

@@ -9,7 +9,7 @@ from ..errors import RefusalError
 from ..repo.changes import carry_out, checkout_of
 from ..repo.files import repo_root
 from ..repo.tree import Tree
-from ..terminal import echo
+from ..terminal import echo, one_line
 from .content import updated
 from .state import State, find
 
@@ -32,11 +32,11 @@ def command(ctx: click.Context, repo: Path, write: bool) -> None:
         raise RefusalError(msg)
     updates = [(change, to_do) for change, to_do in map(updated, files) if change.old != change.new]
     if not updates:
-        echo(f"{', '.join(file.path for file in files)}: nothing to change", err=True)
+        echo(one_line(f"{', '.join(file.path for file in files)}: nothing to change"), err=True)
         return
     changes = [change for change, _ in updates]
     carry_out(root, changes, "distributed.py brought up to date with shared-distributed", write=write)
     for change, to_do in updates:
         if to_do:
-            echo(f"{change.path}: {to_do}", fg="red", err=True)
+            echo(one_line(f"{change.path}: {to_do}"), fg="red", err=True)
     ctx.exit(int(any(to_do for _, to_do in updates)))
