@@ -39,18 +39,19 @@ class Risk(NamedTuple):
     text: str
 
 
-Found = tuple[str, int, str]  # path, line, what may be wrong
-
-
 def find_risks(uses: list[Use], adapter: Adapter, is_original: bool) -> list[Risk]:
     """Every rule, over every use; in order. is_original: whether the copy is still the project's own."""
-    found = {
-        "pair-as-tensor": pair_as_tensor(uses, adapter),
-        "which-gradient": which_gradient(uses, adapter, is_original),
-        "local-on-gathered": local_on_gathered(uses, adapter),
-        "random-branch": random_branch(uses, adapter),
-    }
-    return sorted(Risk(path, line, name, text) for name, places in found.items() for path, line, text in set(places))
+    names = adapter.gathers | {"all_gather_variable_dim"}
+    calls = [use for use in uses if use.kind == "call"]
+    pairs: set[ast.AST] = {use.node for use in calls if use.owner or use.name in names}  # a tensor and the sizes
+    found = {(use, use.node.lineno, "which-gradient", _which_gradient(use, adapter, is_original)) for use in uses}
+    for use in calls:
+        if use.node in pairs:
+            found.add((use, use.node.lineno, "pair-as-tensor", _pair_as_tensor(use)))
+            found |= {(use, line, "local-on-gathered", text) for line, text in _local_on_gathered(use, pairs)}
+        if use.owner or use.name in adapter.gathers | _COLLECTIVES:
+            found.add((use, use.node.lineno, "random-branch", _random_branch(use)))
+    return sorted({Risk(use.source.path, line, rule, text) for use, line, rule, text in found if text})
 
 
 def in_core(path: str, text: str) -> list[Risk]:
@@ -69,78 +70,71 @@ def about(adapter: Adapter) -> list[str]:
     return said
 
 
-def pair_as_tensor(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
+def _pair_as_tensor(use: Use) -> str:
     """`x = all_gather(x, 0, None)`: a gather gives a tensor and the sizes."""
-    for use in _pairs(uses, adapter):
-        parent = use.source.parents[use.node]
-        is_operand = isinstance(parent, ast.BinOp | ast.UnaryOp | ast.Attribute)
-        target = parent.targets[0] if isinstance(parent, ast.Assign) and len(parent.targets) == 1 else None
-        if is_operand or (isinstance(target, ast.Name) and not _is_taken_apart(use, target.id)):
-            name = target.id if isinstance(target, ast.Name) else "x"
-            yield _at(use, f"a gather gives a pair, and this treats it as a tensor; write `{name}, _ = …`")
+    match use.source.parents[use.node]:
+        case ast.BinOp() | ast.UnaryOp() | ast.Attribute():
+            name = "x"
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            apart = re.compile(rf"\b{name}\[-?\d+\]|, \w+\)? = {name}$", re.MULTILINE)  # unpacked or indexed later
+            if apart.search(ast.unparse(_function_around(use))):
+                return ""
+        case _:
+            return ""
+    return f"a gather gives a pair, and this treats it as a tensor; write `{name}, _ = …`"
 
 
-def which_gradient(uses: list[Use], adapter: Adapter, is_original: bool) -> Iterator[Found]:
+def _which_gradient(use: Use, adapter: Adapter, is_original: bool) -> str:
     """`all_reduce_grads` decides which gradient comes back: the loss decides which one is needed."""
-    for use in uses:
-        is_build = use.kind == "build" and use.name == "AllGather" and adapter.has_module
-        is_apply = use.kind == "call" and use.owner is None and use.name in adapter.gathers
-        if not (is_build or is_apply) or not isinstance(use.node, ast.Call):
-            continue
-        flags = [word.value for word in use.node.keywords if word.arg == "all_reduce_grads"]
-        flags += [] if is_build else use.node.args[3:]
-        if flags and not (isinstance(flags[0], ast.Constant) and not flags[0].value):
-            when = "" if isinstance(flags[0], ast.Constant) else f" where `{ast.unparse(flags[0])}` is true"
-            text = f"summed gradient{when}: right with DDP, for a loss of each rank and for one global loss alike"
-            yield _at(use, text)
-            continue
-        kept = [word for word in use.node.keywords if word.arg != "all_reduce_grads"]
-        word = ast.keyword("all_reduce_grads", ast.Constant(value=True))
-        summed = ast.unparse(ast.Call(use.node.func, use.node.args[: 3 if is_apply else None], [*kept, word]))
-        is_new = is_original and "all_reduce_grads" not in str(adapter.api["AllGather"])
-        yield _at(use, _ABOUT_GRADIENT.format(f"`{summed}`{', once the file is vendored' if is_new else ''}"))
+    is_build = use.kind == "build" and use.name == "AllGather" and adapter.has_module
+    is_apply = use.kind == "call" and use.owner is None and use.name in adapter.gathers
+    if not (is_build or is_apply) or not isinstance(use.node, ast.Call):
+        return ""
+    flags = [word.value for word in use.node.keywords if word.arg == "all_reduce_grads"]
+    flags += [] if is_build else use.node.args[3:]
+    if flags and not (isinstance(flags[0], ast.Constant) and not flags[0].value):
+        when = "" if isinstance(flags[0], ast.Constant) else f" where `{ast.unparse(flags[0])}` is true"
+        return f"summed gradient{when}: right with DDP, for a loss of each rank and for one global loss alike"
+    kept = [word for word in use.node.keywords if word.arg != "all_reduce_grads"]
+    word = ast.keyword("all_reduce_grads", ast.Constant(value=True))
+    summed = ast.unparse(ast.Call(use.node.func, use.node.args[: 3 if is_apply else None], [*kept, word]))
+    is_new = is_original and "all_reduce_grads" not in str(adapter.api["AllGather"])
+    return _ABOUT_GRADIENT.format(f"`{summed}`{', once the file is vendored' if is_new else ''}")
 
 
-def local_on_gathered(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
-    """A mask, label or index of this rank's rows, applied to rows of all ranks."""
-    functions: dict[ast.AST, list[Use]] = {}
-    for use in _pairs(uses, adapter):
-        functions.setdefault(_function_around(use), []).append(use)
-    for function, gathers in functions.items():
-        if isinstance(function, _Function):
-            calls: set[ast.AST] = {use.node for use in gathers}
-            yield from ((gathers[0].source.path, line, text) for line, text in _mixed(function, calls))
-
-
-def random_branch(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
+def _random_branch(use: Use) -> str:
     """A collective that some ranks enter and others do not: they wait for each other."""
-    for use in uses:
-        is_collective = use.owner is not None or use.name in adapter.gathers | _COLLECTIVES
-        line = _draw_before(use) if use.kind == "call" and is_collective else 0
+    nodes = list(ast.walk(_function_around(use)))
+    drawn: dict[str, int] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            drawn |= dict.fromkeys((name for one in node.targets for name in _names(one)), _draw(node.value, {}))
+    shared = [node for node in nodes if isinstance(node, ast.Call) and "broadcast" in ast.unparse(node.func)]
+    drawn = {name: line for name, line in drawn.items() if line and not any(name in _names(one) for one in shared)}
+    for node in [one for one in nodes if isinstance(one, ast.If | ast.IfExp | ast.While)]:
+        leaves = isinstance(node, ast.If) and isinstance(
+            node.body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise
+        )
+        decides = use.node in ast.walk(node) or (leaves and node.lineno < use.node.lineno)
+        line = _draw(node.test, drawn) if decides and use.node not in ast.walk(node.test) else 0
         if line:
-            drawn = f"whether it runs is drawn at random on each rank, in line {line}"
-            yield _at(use, f"{drawn}: broadcast what one rank has drawn, or gather always")
+            drawn_there = f"whether it runs is drawn at random on each rank, in line {line}"
+            return f"{drawn_there}: broadcast what one rank has drawn, or gather always"
+    return ""
 
 
-def _at(use: Use, text: str) -> Found:
-    return use.source.path, use.node.lineno, text
-
-
-def _pairs(uses: list[Use], adapter: Adapter) -> list[Use]:
-    """Calls that give a tensor and the sizes."""
-    names = adapter.gathers | {"all_gather_variable_dim"}
-    return [use for use in uses if use.kind == "call" and (use.owner is not None or use.name in names)]
+def _draw(node: ast.expr, drawn: dict[str, int]) -> int:
+    """The line of the random number that an expression draws or uses; 0 if there is none, or one for all ranks."""
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    if any("broadcast" in ast.unparse(one.func) for one in calls):
+        return 0
+    lines = [one.lineno for one in calls if _RANDOM.search(ast.unparse(one.func))]
+    return next(iter([*lines, *(drawn[name] for name in sorted(_names(node) & set(drawn)))]), 0)
 
 
 def _function_around(use: Use) -> ast.AST:
     """The function that a use stands in; else its file."""
     return next((one for one in use.source.around(use.node) if isinstance(one, _Function)), use.source.tree)
-
-
-def _is_taken_apart(use: Use, name: str) -> bool:
-    """Whether a pair in one variable is unpacked or indexed later."""
-    form = re.compile(rf"\b{name}\[-?\d+\]|, \w+\)? = {name}$", re.MULTILINE)
-    return form.search(ast.unparse(_function_around(use))) is not None
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -150,8 +144,11 @@ def _names(node: ast.AST) -> set[str]:
 # ------------------------------------------------------------------ local-on-gathered
 
 
-def _mixed(function: _Function, calls: set[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Lines of a function where this rank's rows meet those of all ranks, and why that is wrong."""
+def _local_on_gathered(use: Use, calls: set[ast.AST]) -> Iterator[tuple[int, str]]:
+    """A mask, label or index of this rank's rows, applied to rows of all ranks: the lines where they meet, and why."""
+    function = _function_around(use)
+    if not isinstance(function, _Function):
+        return
     names = [one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)]
     kinds = {name: "count" if _SIZE.search(name) else "local" for name in names}  # see `_kind`
     told: set[str] = set()
@@ -221,39 +218,3 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             for name in ("body", "handlers", "orelse", "finalbody", "cases"):
                 for inner in getattr(statement, name, ()):
                     yield from _statements([inner] if isinstance(inner, ast.stmt) else inner.body)
-
-
-# ------------------------------------------------------------------ random-branch
-
-
-def _draw_before(use: Use) -> int:
-    """The line of a random draw that decides whether a call runs; 0 if there is none."""
-    scope = _function_around(use)
-    nodes = list(ast.walk(scope))
-    drawn: dict[str, int] = {}
-    for node in nodes:
-        if isinstance(node, ast.Assign):
-            drawn |= dict.fromkeys((name for one in node.targets for name in _names(one)), _draw(node.value, {}))
-    shared = [node for node in nodes if isinstance(node, ast.Call) and "broadcast" in ast.unparse(node.func)]
-    drawn = {name: line for name, line in drawn.items() if line and not any(name in _names(one) for one in shared)}
-    inner: ast.AST = use.node
-    tests = []
-    for around in use.source.around(use.node):
-        if isinstance(around, ast.If | ast.IfExp | ast.While) and inner is not around.test:
-            tests.append(around.test)
-        if around is scope:
-            break
-        inner = around
-    leaves = (ast.Return, ast.Continue, ast.Break, ast.Raise)
-    early = [node for node in nodes if isinstance(node, ast.If) and isinstance(node.body[-1], leaves)]
-    tests += [node.test for node in early if node.lineno < use.node.lineno]
-    return next(filter(None, (_draw(test, drawn) for test in tests)), 0)
-
-
-def _draw(node: ast.expr, drawn: dict[str, int]) -> int:
-    """The line of the random number that an expression draws or uses; 0 if there is none, or one for all ranks."""
-    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-    if any("broadcast" in ast.unparse(one.func) for one in calls):
-        return 0
-    lines = [one.lineno for one in calls if _RANDOM.search(ast.unparse(one.func))]
-    return next(iter([*lines, *(drawn[name] for name in sorted(_names(node) & set(drawn)))]), 0)
