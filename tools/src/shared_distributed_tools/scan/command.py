@@ -8,7 +8,7 @@ from typing import Any
 import click
 from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from ..terminal import echo, progress
+from ..terminal import echo, one_line, progress
 from .survey import Finding, Survey, scan
 
 _LISTS = ("differences", "definitions", "undefined", "sites")
@@ -45,11 +45,11 @@ def _as_json(finding: Finding) -> dict[str, Any]:
 def _show(survey: Survey) -> None:
     for finding in survey.findings:
         place = Path(finding.root, finding.path).as_posix()
-        echo(f"{place}: {_headline(finding)}", fg=_COLOURS.get(finding.kind, "yellow"))
+        echo(one_line(f"{place}: {_headline(finding)}"), fg=_COLOURS.get(finding.kind, "yellow"))
         for line in _details(finding):
-            echo(f"    {line}")
+            echo(one_line(f"    {line}"))
     for unread in survey.unread:
-        echo(f"not read: {unread.path}: {unread.why}")
+        echo(one_line(f"not read: {unread.path}: {unread.why}"))
     copies = len(survey.copies)
     found = f"{copies} cop{'y' if copies == 1 else 'ies'} found" if copies else "no copy found"
     echo(f"{found} in {'1 file' if survey.files == 1 else f'{survey.files:,} files'}")
