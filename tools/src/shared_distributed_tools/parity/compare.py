@@ -40,9 +40,8 @@ class Ranks(World):
         except WorldFailure as failure:
             errors = [answer for answer in failure.answers.values() if isinstance(answer, RankError)]
             problem = f"{errors[0].type}: {errors[0].message}" if errors else f"the process {failure.end}"
-            msg = (
-                f"{file} cannot be loaded: {problem}. Run this where the file's project runs, with all that it imports"
-            )
+            hint = "Run this where the file's project runs, with all that it imports; its package's __init__ is not run"
+            msg = f"{file} cannot be loaded: {problem}. {hint}"
             raise ToolError(msg) from failure
         self.deadlines = deadlines
 
