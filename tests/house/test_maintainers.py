@@ -58,9 +58,9 @@ def test_lengths() -> None:
 
 def test_what_the_commands_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a sample project whose copy is known as an original. An ellipsis stands for anything."""
-    known = (fingerprint.record("our musiclm", "musiclm", WITHOUT_NAMES),)
+    known = (fingerprint.record("musiclm", WITHOUT_NAMES),)
     for module in (fingerprint, survey):
-        monkeypatch.setattr(module, "known_variants", lambda: known)
+        monkeypatch.setattr(module, "known_originals", lambda: known)
     project = PROJECTS["musiclm"]
     files = {**project.files, project.copy: WITHOUT_NAMES}
     monkeypatch.chdir(replace(project, files=files).make(tmp_path, "musiclm-pytorch"))

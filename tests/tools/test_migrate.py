@@ -253,7 +253,7 @@ def test_projects_that_cannot_be_moved_are_told(tmp_path: Path) -> None:
     assert status(INLINED.make(tmp_path, "inlined"))["state"] == "a copy in a larger file"
     edited = EDITED.make(tmp_path, "edited")
     assert status(edited)["state"].startswith("original, edited, ")
-    assert status(edited)["state"].endswith(" % like our spear-tts")
+    assert status(edited)["state"].endswith(" % like the original")
     (edited / "second.py").write_text((edited / EDITED.copy).read_text())
     assert status(edited)["state"] == "several copies"
     broken = write_files(tmp_path / "broken", {"spear_tts_pytorch/__init__.py": "", "x/y": ""})

@@ -74,7 +74,7 @@ def test_the_original_is_recognised(checkout: Path, tmp_path: Path) -> None:
     done = new(checkout, "other-proj", *options)
     assert done.returncode == 0, done.stderr
     done = run(checkout, "shared_distributed_tools", "scan", str(tmp_path))
-    assert "exact: original other-proj (adapter other-proj)" in done.stdout
+    assert "exact: the original of other-proj" in done.stdout
 
 
 @pytest.mark.parametrize(

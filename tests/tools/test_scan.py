@@ -14,7 +14,7 @@ from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.render import render
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.scan import fingerprint, survey
-from shared_distributed_tools.scan.fingerprint import Variant, definitions, known_variants, record, with_original
+from shared_distributed_tools.scan.fingerprint import Original, definitions, known_originals, record, with_original
 from shared_distributed_tools.scan.survey import Finding, find_copy, scan
 from tests.downstream.commands import run
 from tests.downstream.copies import DEFINITIONS, LARGER, RELATIVE, REWRITTEN, SYNTAX
@@ -22,13 +22,13 @@ from tests.downstream.old_copies import RIGHT, copy_with
 from tests.downstream.trees import write_files
 
 ROOT = Path(__file__).resolve().parents[2]
-KNOWN = (record("ours", "mirasol", RIGHT),)
+KNOWN = (record("mirasol", RIGHT),)
 
 
 @pytest.fixture(autouse=True)
 def known_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that knows our own family, and nothing else."""
-    monkeypatch.setattr(survey, "known_variants", lambda: KNOWN)
+    monkeypatch.setattr(survey, "known_originals", lambda: KNOWN)
 
 
 Look = Callable[..., Finding]
@@ -38,9 +38,9 @@ Look = Callable[..., Finding]
 def look(tmp_path: Path) -> Look:
     """Looks at one text as a file; it has to be a copy."""
 
-    def at(text: str, variants: Sequence[Variant] = KNOWN) -> Finding:
+    def at(text: str, originals: Sequence[Original] = KNOWN) -> Finding:
         (tmp_path / "some.py").write_text(text)
-        finding = find_copy(Tree(tmp_path), "some.py", variants)
+        finding = find_copy(Tree(tmp_path), "some.py", originals)
         assert finding is not None
         return finding
 
@@ -66,33 +66,33 @@ def edited(*changes: tuple[str, str]) -> str:
 
 
 def test_the_originals_are_known_and_no_source_text_is_shipped() -> None:
-    """Each with its adapter; names, signatures and hashes only. The flat fork has musiclm's definitions."""
-    known = {variant.name: variant for variant in known_variants()}
-    for name in ("mirasol", "musiclm", "spear-tts", "st-moe"):
-        assert known[name].adapter == name
-        assert sum(one.tells for one in known[name].definitions.values()) == 2, name
-    for name, one in [pair for variant in known.values() for pair in variant.definitions.items()]:
-        assert name.isidentifier()
-        assert re.fullmatch(r"[0-9a-f]{8}( [0-9a-f]{8})*", one.statements)
-        assert re.fullmatch(r"[0-9a-f]{16}", one.hash)
+    """Each by its adapter; names and hashes only. The flat fork has musiclm's definitions."""
+    known = dict(known_originals())
+    assert [*known] == ["mirasol", "musiclm", "spear-tts", "st-moe"]
+    for found in known.values():
+        assert sum(one.tells for one in found.values()) == 2
+        for name, one in found.items():
+            assert name.isidentifier()
+            assert re.fullmatch(r"[0-9a-f]{8}( [0-9a-f]{8})*", one.statements)
+            assert re.fullmatch(r"[0-9a-f]{16}", one.hash)
 
 
 def test_an_original_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text of known.json with one more file in it, or with another form of one that is in it."""
-    before, file = known_variants(), tmp_path / "original.py"
+    before, file = known_originals(), tmp_path / "original.py"
     file.write_text(RIGHT)
     monkeypatch.setattr(fingerprint, "KNOWN", tmp_path / "known.json")
     for name, number in (("ours", len(before) + 1), ("musiclm", len(before))):
-        (tmp_path / "known.json").write_text(with_original(name, "mirasol", file))
-        after = {one.name: one for one in known_variants.__wrapped__()}
-        assert (after[name].definitions, len(after)) == (KNOWN[0].definitions, number)
+        (tmp_path / "known.json").write_text(with_original(name, file))
+        after = dict(known_originals.__wrapped__())
+        assert (after[name], len(after)) == (KNOWN[0].definitions, number)
 
 
 @pytest.mark.parametrize("text", ["def gather(x):\n    return x\n", "def f(x):\n" + "    x = x + 1\n" * 12])
 def test_a_file_that_scan_could_not_recognise_is_refused(text: str) -> None:
     """Nothing in it gathers at some length."""
     with pytest.raises(ToolError, match="scan would never find it"):
-        record("x", None, text)
+        record("x", text)
 
 
 # ------------------------------------------------------------------ hashes
@@ -176,7 +176,7 @@ def test_an_exact_copy(look: Look, text: str) -> None:
     """Comments, docstrings, formatting, local names, annotations, imports and order do not matter."""
     finding = look(text)
     assert (finding.kind, finding.similarity, finding.differences) == ("exact", 100, ())
-    assert (finding.variant, finding.adapter) == ("ours", "mirasol")
+    assert finding.adapter == "mirasol"
     assert [part.name for part in finding.definitions] == DEFINITIONS
     assert finding.undefined == ()
 
@@ -225,12 +225,12 @@ def test_a_changed_definition_names_its_lines(look: Look) -> None:
 def test_the_nearest_original_is_named(look: Look) -> None:
     """Of two that are much alike, the one with fewer differences; a definition stands for one of the original's."""
     swapped = edited(SWAPPED)
-    variants = [*KNOWN, record("swapped", None, swapped)]
-    for text, name in [(RIGHT, "ours"), (swapped, "swapped")]:
-        finding = look(text, variants)
-        assert (finding.variant, finding.kind) == (name, "exact")
+    originals = [*KNOWN, record("swapped", swapped)]
+    for text, name in [(RIGHT, "mirasol"), (swapped, "swapped")]:
+        finding = look(text, originals)
+        assert (finding.adapter, finding.kind) == (name, "exact")
     start, stop = RIGHT.index("def lengthen"), RIGHT.index("def all_gather_variable_dim")
-    twice = record("twice", None, RIGHT + RIGHT[start:stop].replace("lengthen", "lengthen_again"))
+    twice = record("twice", RIGHT + RIGHT[start:stop].replace("lengthen", "lengthen_again"))
     assert differences(look(RIGHT, [twice])) == {"lengthen_again": ["missing"]}
 
 
@@ -240,7 +240,7 @@ def test_a_copy_in_a_larger_file(look: Look) -> None:
     head, body = RIGHT.split("\n\n\n", 1)
     text = f"{head}{around}\n\n{body}{around}"
     finding = look(text)
-    assert (finding.kind, finding.variant, finding.similarity, finding.differences) == ("inlined", "ours", 100, ())
+    assert (finding.kind, finding.adapter, finding.similarity, finding.differences) == ("inlined", "mirasol", 100, ())
     lines = text.splitlines()
     for part in finding.definitions:
         assert re.match(rf"(def|class) {part.name}\b", lines[part.line - 1])
@@ -283,7 +283,7 @@ def test_undefined_names_of_a_copy(look: Look) -> None:
 def test_a_relative_that_no_adapter_covers(look: Look) -> None:
     """None of the code, all of the idea; in helpers too."""
     finding = look(RELATIVE)
-    assert (finding.kind, finding.adapter, finding.variant) == ("relative", None, None)
+    assert (finding.kind, finding.adapter) == ("relative", None)
     assert finding.names == ["Spread"]
     head, body = RELATIVE.split("class Spread", 1)
     start, stop = body.index("        counts ="), body.index("        ctx.window")
@@ -313,7 +313,7 @@ def test_nothing_false_in_other_peoples_code() -> None:
     """Torch's own gathers and sharding, and this project's core and adapters, are no copies."""
     distributed = Path(torch.__file__).parent / "distributed"
     others = [distributed / "nn", distributed / "fsdp", ROOT / "shared", ROOT / "packages"]
-    found = scan(others, known_variants())
+    found = scan(others, known_originals())
     assert found.files > 50
     assert found.findings == []
 
@@ -368,7 +368,7 @@ def test_exit_codes(tmp_path: Path) -> None:
     result = run("scan", tmp_path)
     assert result.exit_code == 2
     assert f"not read: {tmp_path.as_posix()}/broken.py: does not parse" in result.output
-    assert "copy.py: exact: original ours (adapter mirasol)" in result.output
+    assert "copy.py: exact: the original of mirasol" in result.output
     assert run("scan", tmp_path / "nowhere").exit_code == 2
 
 
@@ -399,7 +399,7 @@ def test_json_says_what_the_text_says(tmp_path: Path) -> None:
     )
     answer = json.loads(run("scan", tmp_path, "--json").stdout)
     (finding,) = answer["findings"]
-    expected = {"kind": "edited", "variant": "ours", "adapter": "mirasol", "similarity": 97}
+    expected = {"kind": "edited", "adapter": "mirasol", "similarity": 97}
     assert {key: finding[key] for key in expected} == expected
     assert finding["path"] == "build/package/spread.py"
     assert [(one["name"], one["how"]) for one in finding["differences"]] == [("AllGatherFunction", "changed")]

@@ -66,5 +66,5 @@ def scaffolded(name: str, like: str, replaces: str, original: Path | None) -> di
     text = manifest.read_text(encoding="utf-8")
     files[manifest] = text.replace(source, f"{source}:packages/{name}/src", 1)
     if original is not None:
-        files[Path(_KNOWN)] = with_original(name, name, original)
+        files[Path(_KNOWN)] = with_original(name, original)
     return files

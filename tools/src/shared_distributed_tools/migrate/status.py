@@ -87,7 +87,7 @@ def _told(project: Project) -> tuple[str, str, int]:
     if project.stage == ORIGINAL:
         finding = project.finding
         is_exact = finding is not None and finding.kind == "exact"
-        like = f", {finding.similarity} % like {finding.variant}" if finding and finding.variant else ""
+        like = f", {finding.similarity} % like the original" if finding and finding.similarity else ""
         return "original" if is_exact else f"original, edited{like}", following, FINDING
     on_core, left = files_on_core(project) if project.stage == PACKAGE else (0, 0)
     if on_core:

@@ -61,8 +61,7 @@ def _headline(finding: Finding) -> str:
     if finding.kind == "relative":
         return f"a relative that no adapter covers ({', '.join(finding.names)})"
     alike = "exact" if finding.similarity == 100 else f"edited, {finding.similarity} % similar"
-    by = f"adapter {finding.adapter}" if finding.adapter else "no adapter covers it"
-    return f"{'inlined in a larger file, ' * (finding.kind == 'inlined')}{alike}: original {finding.variant} ({by})"
+    return f"{'inlined in a larger file, ' * (finding.kind == 'inlined')}{alike}: the original of {finding.adapter}"
 
 
 def _details(finding: Finding) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from .fingerprint import Definition, Known, Variant
+from .fingerprint import Definition, Known, Original
 
 # the share of a known file's statements, or of one telling definition's, that makes a file a copy
 _OF_ALL, _OF_ONE = 0.5, 0.6
@@ -27,13 +27,13 @@ class Difference(NamedTuple):
 class Comparison:
     """A file beside one known file."""
 
-    variant: Variant
+    original: Original
     pairs: dict[str, Definition]  # the known file's names, and what stands for each
 
     @property
     def similarity(self) -> float:
         """The share of common statements."""
-        known = self.variant.definitions
+        known = self.original.definitions
         shared = sum(_shared(mine.known, known[name]) for name, mine in self.pairs.items())
         every = [*(mine.known for mine in self.pairs.values()), *known.values()]
         return 2 * shared / sum(len(one.statements.split()) for one in every)
@@ -41,7 +41,7 @@ class Comparison:
     @property
     def is_a_copy(self) -> bool:
         """Whether so much of the known file, or of one telling definition, is in this one."""
-        known = self.variant.definitions
+        known = self.original.definitions
         alike = [likeness(mine.known, known[name]) for name, mine in self.pairs.items() if known[name].tells]
         return bool(alike) and (self.similarity >= _OF_ALL or max(alike) >= _OF_ONE)
 
@@ -50,30 +50,30 @@ class Comparison:
         """What differs, without what the file has beyond the known one."""
         found = []
         for name, mine in self.pairs.items():
-            known, line = self.variant.definitions[name], mine.node.lineno
+            known, line = self.original.definitions[name], mine.node.lineno
             if mine.name != name:
                 found.append(Difference(mine.name, "renamed", f"{name} in the original", line))
             if mine.known.hash != known.hash:
                 found.append(Difference(mine.name, "changed", _change(mine, known), line))
-        missing = [name for name in self.variant.definitions if name not in self.pairs]
+        missing = [name for name in self.original.definitions if name not in self.pairs]
         return found + [Difference(name, "missing", "", 0) for name in missing]
 
 
-def nearest(found: Sequence[Definition], variants: Sequence[Variant]) -> Comparison | None:
+def nearest(found: Sequence[Definition], originals: Sequence[Original]) -> Comparison | None:
     """The known file that a file, or a part of it, comes from; None if it comes from none."""
-    copies = [one for one in (_compare(found, variant) for variant in variants) if one.is_a_copy]
-    return min(copies, key=lambda one: (-one.similarity, len(one.differences), one.variant.name), default=None)
+    copies = [one for one in (_compare(found, original) for original in originals) if one.is_a_copy]
+    return min(copies, key=lambda one: (-one.similarity, len(one.differences), one.original.adapter), default=None)
 
 
-def _compare(found: Sequence[Definition], variant: Variant) -> Comparison:
+def _compare(found: Sequence[Definition], original: Original) -> Comparison:
     """Which definition stands for which: best the same code, then the same name, then the most alike."""
-    known = variant.definitions
+    known = original.definitions
     scores = [(_score(mine, name, known[name]), mine, name) for mine in found for name in known]
     pairs: dict[str, Definition] = {}
     for score, mine, name in sorted(scores, key=lambda one: one[0], reverse=True):
         if score and name not in pairs and mine not in pairs.values():
             pairs[name] = mine
-    return Comparison(variant, {name: pairs[name] for name in known if name in pairs})
+    return Comparison(original, {name: pairs[name] for name in known if name in pairs})
 
 
 def _score(mine: Definition, name: str, known: Known) -> float:

@@ -37,11 +37,10 @@ class Known(NamedTuple):
     statements: str  # a hash each, with spaces between them
 
 
-class Variant(NamedTuple):
-    """A known file: its definitions by name, and the adapter that covers it, if one does."""
+class Original(NamedTuple):
+    """A known file: the adapter that replaces it, and its definitions by name."""
 
-    name: str
-    adapter: str | None
+    adapter: str
     definitions: dict[str, Known]
 
 
@@ -176,33 +175,29 @@ def _hash(text: str) -> str:
 # ------------------------------------------------------------------ known files
 
 
-def record(name: str, adapter: str | None, text: str) -> Variant:
+def record(adapter: str, text: str) -> Original:
     """What a file is recognised by. ToolError where nothing in it could be, SyntaxError where it does not parse."""
     every = definitions(ast.parse(text))
     found = {one.name: one.known for one in every if not isinstance(one.node, ast.Assign) or gathers(one.node)}
     if not any(one.tells for one in found.values()):
-        msg = f"{name}: no autograd Function in it gathers, and no function of some length; scan would never find it"
+        msg = f"{adapter}: no autograd Function in it gathers, and no function of some length; scan would never find it"
         raise ToolError(msg)
-    return Variant(name, adapter, found)
+    return Original(adapter, found)
 
 
 @cache
-def known_variants() -> tuple[Variant, ...]:
+def known_originals() -> tuple[Original, ...]:
     """The files that this release knows."""
-    known = json.loads(KNOWN.read_text(encoding="utf-8"))
-    return tuple(
-        Variant(name, stored["adapter"], {called: Known(*facts) for called, facts in stored["definitions"].items()})
-        for name, stored in known.items()
-    )
+    known = json.loads(KNOWN.read_text(encoding="utf-8")).items()
+    return tuple(Original(adapter, {name: Known(*facts) for name, facts in found.items()}) for adapter, found in known)
 
 
-def with_original(name: str, adapter: str, file: Path) -> str:
+def with_original(adapter: str, file: Path) -> str:
     """The text of known.json with one more original in it, or with a newer form of one that is in it already."""
     try:
-        original = record(name, adapter, file.read_text(encoding="utf-8"))
+        original = record(adapter, file.read_text(encoding="utf-8"))
     except (SyntaxError, ValueError) as error:
         msg = f"{file} does not parse: {error}"
         raise ToolError(msg) from error
-    variants = {one.name: one for one in known_variants()} | {name: original}
-    stored = {one.name: {"adapter": one.adapter, "definitions": one.definitions} for one in variants.values()}
-    return json.dumps(dict(sorted(stored.items())), indent=1) + "\n"
+    known = {one.adapter: one.definitions for one in (*known_originals(), original)}
+    return json.dumps(dict(sorted(known.items())), indent=1) + "\n"

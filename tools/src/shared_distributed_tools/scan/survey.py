@@ -13,7 +13,7 @@ from ..repo.files import with_lf
 from ..repo.tree import Source, Tree, Unread
 from ..repo.uses import Site, find_uses
 from .compare import Comparison, Difference, nearest
-from .fingerprint import Definition, Variant, definitions, known_variants
+from .fingerprint import Definition, Original, definitions, known_originals
 from .relatives import find_relative
 
 _WORD = b"gather"  # every copy contains it
@@ -44,7 +44,6 @@ class Finding(NamedTuple):
     path: str  # below root, with forward slashes
     root: str  # the PATH that was asked for, or the folder of a file that was
     kind: str
-    variant: str | None = None
     adapter: str | None = None
     similarity: int = 0  # the share of common statements, in per cent; only an exact copy scores 100
     differences: tuple[Difference, ...] = ()
@@ -75,7 +74,7 @@ class Survey:
 
 def scan(
     paths: Iterable[Path],
-    variants: Sequence[Variant] | None = None,
+    originals: Sequence[Original] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Survey:
     """Look at every Python file under some paths, and list where copies are used.
@@ -89,7 +88,7 @@ def scan(
         found = []
         for path in tree.files:
             progress(survey.files, total)
-            found.append(find_copy(tree, path, variants))
+            found.append(find_copy(tree, path, originals))
             survey.files += 1
         survey.findings += [_with_sites(tree, finding) for finding in found if finding]
         survey.unread += [replace(one, path=(tree.root / one.path).as_posix()) for one in tree.unread]
@@ -97,7 +96,7 @@ def scan(
     return survey
 
 
-def find_copy(tree: Tree, path: str, variants: Sequence[Variant] | None = None) -> Finding | None:
+def find_copy(tree: Tree, path: str, originals: Sequence[Original] | None = None) -> Finding | None:
     """The copy in a file of a tree, or None; without the places that use it."""
     content = tree.content(path)
     if content is None or _WORD not in content.lower():
@@ -112,7 +111,7 @@ def find_copy(tree: Tree, path: str, variants: Sequence[Variant] | None = None) 
         return None
     try:
         found = definitions(source.tree)
-        comparison = nearest(found, known_variants() if variants is None else variants)
+        comparison = nearest(found, known_originals() if originals is None else originals)
         relative = None if comparison else find_relative(source.tree)
     except RecursionError:
         tree.give_up(path, "nested too deeply")
@@ -134,8 +133,7 @@ def _compared(finding: Finding, source: Source, comparison: Comparison, found: l
         differences += [Difference(one.name, "extra", "", one.node.lineno) for one in extra]
     return finding._replace(
         kind="inlined" if is_inlined else "edited" if differences else "exact",
-        variant=comparison.variant.name,
-        adapter=comparison.variant.adapter,
+        adapter=comparison.original.adapter,
         similarity=min(99, int(100 * comparison.similarity)) if differences else 100,
         differences=tuple(differences),
         definitions=tuple(Part(one.name, *one.span) for one in mine),
