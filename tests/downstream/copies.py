@@ -16,7 +16,7 @@ _REWRITTEN = {
     "from torch.autograd import Function": "import torch.autograd as autograd",
     "(Function)": "(autograd.Function)",
     "def lengthen(t, length, dim):": "def lengthen(t: torch.Tensor, length: int, dim: int) -> torch.Tensor:",
-    "    missing = ": "    missing: list[int] = ",
+    "    missing = ": '    """Zeros behind t."""\n    missing: list[int]\n    missing: list[int] = ',
     "missing": "m",
     "kept": "k",
     "        mine = ": "        import torch.distributed\n        mine = ",

@@ -213,6 +213,19 @@ def test_an_edited_copy_names_what_differs(look: Look, text: str, said: dict[str
     assert 80 <= finding.similarity < 100
 
 
+def test_half_of_an_original_is_a_copy(look: Look) -> None:
+    """Though the definition that tells most is rewritten, and one is not there."""
+    text = edited(
+        ("ctx.dim, ctx.sizes, ctx.all_reduce_grads = ", "ctx.kept = "),
+        ("if ctx.all_reduce_grads:", "if ctx.kept[2]:"),
+        ("dist.all_reduce(grads)", "add_up(grads)"),
+        ("grads.split(ctx.sizes, ctx.dim)", "grads.split(*ctx.kept[:2])"),
+    )
+    finding = look(text[: text.index("class AllGather(")])
+    assert differences(finding) == {"AllGatherFunction": ["changed"], "AllGather": ["missing"]}
+    assert 50 <= finding.similarity < 80
+
+
 def test_a_changed_definition_names_its_lines(look: Look) -> None:
     """The lines that the original does not have, how many of its statements are missing."""
     text = edited(("    sizes = torch.as_tensor(sizes)\n", ""), SWAPPED)
