@@ -13,9 +13,9 @@ import shared_distributed as core
 from tests.adapters.sound import low_precision_gradient
 from tests.support import Worlds
 from tests.support.gather import gather_by, run_case
-from tests.support.old_torch import needs_gloo_reduce_scatter
+from tests.support.old_torch import WHOLE, needs_compile, needs_gloo_reduce_scatter
 from tests.support.oracle import DIMS, SIZES, Case, Result, cases_of, gathered, gradient, same, sizes_of, values
-from tests.support.watch import counted, slots, watched
+from tests.support.watch import counted, peak_bytes, slots, watched
 from tests.support.world import place
 
 # ------------------------------------------------------------------ on ranks
@@ -49,8 +49,6 @@ def low_precision_sum(gather: str, total: str, small: int) -> list[float]:
 
 def peak_over_output(dim: int) -> float:
     """The most that a gather allocates at one time, over the size of its output; 4 MiB a rank."""
-    from bench.measure import peak_bytes
-
     rank, world = dist.get_rank(), dist.get_world_size()
     sizes = [1024 * (r + 1) for r in range(world)]
     shape = [4, 1024]
@@ -76,6 +74,29 @@ def at_the_edge(widths: list[int], rows: list[int], slot: int) -> tuple[list[str
         found, sizes = core.all_gather(by_rank[rank])
     whole = [torch.cat(parts) for parts in zip(*by_rank, strict=True)]
     return [name for name, *_ in calls], sizes == tuple(rows) and all(map(torch.equal, found, whole))
+
+
+def same_shapes_in_one_round() -> tuple[list[str], bool]:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    with watched() as calls:
+        parts = core.all_gather_same_dim(values(rank, (2, 3), "int16"))
+    return [name for name, *_ in calls], all(same(parts[r], values(r, (2, 3), "int16")) for r in range(world))
+
+
+def compiled_in_one_round() -> tuple[list[str], bool]:
+    """The collectives of a compiled gather of two tensors, of which one wants a gradient, and whether it is right."""
+    rank = dist.get_rank()
+    labels, features = values(rank, (rank + 1,), "int64"), values(rank, (rank + 1, 3), "float32").requires_grad_()
+
+    def weighted(labels: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        (a, b), _ = core.all_gather((labels, features))
+        return ((rank + 1) * a[:, None] * b).sum()
+
+    expected = torch.autograd.grad(weighted(labels, features), features)[0]
+    compiled = torch.compile(weighted, backend="aot_eager", fullgraph=WHOLE)
+    with watched() as calls:
+        loss = compiled(labels, features)
+    return [name for name, *_ in calls], torch.equal(torch.autograd.grad(loss, features)[0], expected)
 
 
 # ------------------------------------------------------------------ tests
@@ -156,6 +177,19 @@ def test_rows_come_with_the_header_if_every_rank_s_fit(
     for calls, right in worlds.get("gloo", 2).run(at_the_edge, widths, rows, 64):
         assert right
         assert calls == (header if fits else header + ["all_to_all_single"] * len(widths))
+
+
+@GLOO_ONLY
+def test_tensors_of_one_shape_take_one_round_too(worlds: Worlds) -> None:
+    """`all_gather_same_dim` needs no second one for small tensors."""
+    assert worlds.get("gloo", 3).run(same_shapes_in_one_round) == [(["gather", "broadcast"], True)] * 3
+
+
+@needs_compile
+@GLOO_ONLY
+def test_a_compiled_gather_takes_one_round_too(worlds: Worlds) -> None:
+    """The rows come with the header there as well, so that a compiled and an eager rank still meet."""
+    assert worlds.get("gloo", 3).run(compiled_in_one_round) == [(["gather", "broadcast"], True)] * 3
 
 
 SKEWED = Case((40, 1, 1, 1), 0, "float32", "list", other=(1, 16))

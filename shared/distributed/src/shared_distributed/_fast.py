@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from einops import reduce
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
@@ -64,6 +63,11 @@ class FastCall(_Call):
     ticket = 0  # of the exchange that brought this call's rows, if one did
     riders: Any = None  # in the exchange under way
 
+    def _replace(self, **changes: Any) -> "FastCall":
+        call = super()._replace(**changes)
+        call.ticket = self.ticket
+        return call
+
     @property
     def backends(self) -> dict[str, str]:
         """As the heart reads them, once for each configuration."""
@@ -75,8 +79,9 @@ class FastCall(_Call):
         call, *agreed = super().agree(op, *xs[:_TENSORS], check=check)
         for start in range(_TENSORS, len(xs), _TENSORS):
             agreed += super().agree(op, *xs[start : start + _TENSORS], check=check)[1:]
-        if self.ticket and len(xs) <= _TENSORS:
-            call.ticket = self.ticket
+        if len(xs) > _TENSORS:
+            call.ticket = 0
+        elif call.ticket:
             # they are asked for in this order: those with a summed gradient first
             later = [self.summed and not (x.requires_grad and torch.is_grad_enabled()) for x in agreed]
             _arrived.blocks = [_arrived.blocks[i] for i in sorted(range(len(agreed)), key=later.__getitem__)]
@@ -101,7 +106,7 @@ class FastCall(_Call):
     def exchange(self, ints: list[int], xs: Any) -> list[list[int]]:
         """Every rank's ints, as the heart does it; with the header also its rows, unless the ranks know the sizes."""
         self.riders = None if len(ints) != _HEADER else xs if ints[0] and self.sizes is None else ()
-        self.size = ints[1]
+        self.size, self.widths = ints[1], [_row_bytes(x, self.dim) for x in self.riders or ()]
         with torch.inference_mode(False), failures_named(lambda: "exchange of sizes", self.group):
             by_rank = super().exchange(ints, xs)  # gloo of torch 2.0 cannot gather into inference tensors
         spans = [self.spans(size) for _, size, *_ in by_rank] if self.riders else []
@@ -114,20 +119,17 @@ class FastCall(_Call):
 
     def spans(self, size: int) -> list[tuple[int, int]]:
         """Start and length, in a slot, of so many rows of each tensor; none where there is no room for all."""
-        found, start = [], 0
-        for x in self.riders:
-            length = _row_bytes(x, self.dim) * size
-            if start + length > self.slots.shape[1] or x.device.type != self.slots.device.type:
-                return []
-            found.append((start, length))
-            start += -(-length // _ALIGNED) * _ALIGNED
-        return found
+        lengths = [width * size for width in self.widths]
+        starts = [0, *accumulate(-(-length // _ALIGNED) * _ALIGNED for length in lengths)]
+        return list(zip(starts, lengths, strict=False)) if starts[-1] <= self.slots.shape[1] else []
 
     def spread(self, rows: Tensor, counts: list[int]) -> None:
         """What an exchange sends, headers beside their slots; rows of their own go through `gather`."""
         rank, world, root = dist.get_rank(self.group), len(counts), _global_rank(0, self.group)
         sent = rows = rows.view(world, -1)
         if self.riders is not None:
+            if any(x.device.type != rows.device.type for x in self.riders):
+                self.riders = ()
             sent = rows.new_zeros((world, counts[0] + _SLOTS // world // _ALIGNED * _ALIGNED))
             headers, self.slots = sent.split([counts[0], sent.shape[1] - counts[0]], 1)
             headers.copy_(rows)
@@ -189,18 +191,19 @@ class FastCall(_Call):
         dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
         if x.is_complex():  # NCCL adds none
             return torch.view_as_complex(self._replace(dim=dim).sum(torch.view_as_real(x.resolve_conj()))).clone()
-        rank, parts = dist.get_rank(self.group), x.split(self.sizes, dim)
-        counts = [part.numel() for part in parts]
+        rank, size = dist.get_rank(self.group), prod(x.shape[:dim]) * prod(x.shape[dim + 1 :])
+        counts = [n * size for n in self.sizes]
         if prod(x.shape[:dim]) == 1 and x.is_contiguous() and not x.is_neg():
             flat = x.as_strided((x.numel(),), (1,))  # view(-1) would keep the odd stride of a single element
         else:  # blocks in rank order, each one contiguous: (n_0 …) (n_1 …) …
             flat = x.new_empty(x.numel())
-            for block, part in zip(flat.split(counts), parts, strict=True):
+            for block, part in zip(flat.split(counts), x.split(self.sizes, dim), strict=True):
                 block.view(part.shape).copy_(part)
+        own = x.new_empty((*x.shape[:dim], self.sizes[rank], *x.shape[dim + 1 :]))
         shape = (*x.shape[:dim], self.sizes, *x.shape[dim + 1 :])
         with failures_named(lambda: f"sum over ranks of {x.dtype} {shape} along dim {dim}", self.group):
-            own = self.transport(x.device).total(flat, counts, rank, self.group)
-        return x.new_empty(parts[rank].shape).copy_(own.view(parts[rank].shape))  # no view: it may be used in place
+            self.transport(x.device).total(flat, counts, rank, self.group, own.view(-1))
+        return own
 
 
 @cache
@@ -227,32 +230,35 @@ def _gather_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any) -> l
     world = len(counts)
     if world * max(counts) > _SMALL:
         return _gather_by_broadcasts(flat, counts, rank, group)
-    sent = flat.split(counts)[rank].repeat(world)
+    sent = torch.cat([flat.narrow(0, sum(counts[:rank]), counts[rank])] * world)
     return [dist.all_to_all_single(flat, sent, counts, [counts[rank]] * world, group, async_op=True)]
 
 
-def _sum_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any) -> Tensor:
+def _sum_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
     world, total = len(counts), sum(counts)
     # all-to-all sends the busiest rank (W - 1) max(n) rows; even shares, twice (W - 1) / W N
     if total * flat.element_size() <= _SMALL or world * max(counts) <= 2 * total:
-        return _swap_and_sum(flat, counts, rank, group)
+        _swap_and_sum(flat, counts, rank, group, own)
+        return
     shares = [total // world + (r < total % world) for r in range(world)]
-    share = _swap_and_sum(flat, shares, rank, group).to(flat.dtype)
+    share = flat.new_empty(shares[rank])
+    _swap_and_sum(flat, shares, rank, group, share)
     overlaps = _overlaps(shares, counts)  # [share][owner]
-    return _swap(share, overlaps[rank], [row[rank] for row in overlaps], group)
+    _swap(share, overlaps[rank], own, [row[rank] for row in overlaps], group)
 
 
-def _swap_and_sum(flat: Tensor, counts: list[int], rank: int, group: Any) -> Tensor:
-    received = _swap(flat, counts, [counts[rank]] * len(counts), group)
-    return reduce(received.to(_accumulator(flat.dtype)), "(rank element) -> element", "sum", rank=len(counts))
+def _swap_and_sum(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
+    received = flat.new_empty(len(counts) * counts[rank])
+    _swap(flat, counts, received, [counts[rank]] * len(counts), group)
+    by_rank, dtype = received.view(len(counts), counts[rank]), _accumulator(flat.dtype)
+    torch.sum(by_rank, 0, out=own) if dtype == own.dtype else own.copy_(by_rank.sum(0, dtype=dtype))
 
 
-def _swap(flat: Tensor, sent: list[int], received: list[int], group: Any) -> Tensor:
+def _swap(flat: Tensor, sent: list[int], into: Tensor, received: list[int], group: Any) -> None:
     """So many elements to each rank, and so many from it; as bytes, since gloo knows few dtypes."""
-    out, size = flat.new_empty(sum(received)), flat.element_size()
+    size = flat.element_size()
     splits = [n * size for n in received], [n * size for n in sent]
-    dist.all_to_all_single(out.view(torch.uint8), flat.view(torch.uint8), *splits, group=group)
-    return out
+    dist.all_to_all_single(into.view(torch.uint8), flat.view(torch.uint8), *splits, group=group)
 
 
 def _overlaps(a: list[int], b: list[int]) -> list[list[int]]:
@@ -269,14 +275,15 @@ def _gather_on_nccl(flat: Tensor, counts: list[int], rank: int, group: Any) -> l
     return [dist.all_gather(list(blocks), blocks[rank], group, async_op=True)]
 
 
-def _sum_on_nccl(flat: Tensor, counts: list[int], rank: int, group: Any) -> Tensor:
+def _sum_on_nccl(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
     wide = flat.to(_accumulator(flat.dtype))
-    own = wide.new_empty(counts[rank])
+    into = own if wide.dtype == own.dtype else wide.new_empty(counts[rank])
     if len(set(counts)) == 1:
-        _renamed("reduce_scatter_single", "reduce_scatter_tensor")(own, wide, group=group)
+        _renamed("reduce_scatter_single", "reduce_scatter_tensor")(into, wide, group=group)
     else:  # grouped reduces, straight from these views
-        dist.reduce_scatter(own, list(wide.split(counts)), group=group)
-    return own
+        dist.reduce_scatter(into, list(wide.split(counts)), group=group)
+    if into is not own:
+        own.copy_(into)
 
 
 def _renamed(new: str, old: str) -> Callable[..., Any]:
@@ -288,10 +295,10 @@ def _gather_by_broadcasts(flat: Tensor, counts: list[int], rank: int, group: Any
     return [dist.broadcast(block, _global_rank(r, group), group, async_op=True) for r, block in blocks]
 
 
-def _sum_by_all_reduce(flat: Tensor, counts: list[int], rank: int, group: Any) -> Tensor:
+def _sum_by_all_reduce(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
     total = flat.to(_accumulator(flat.dtype), copy=True)
     dist.all_reduce(total, group=group)
-    return total.split(counts)[rank].clone()  # a view would keep all of it alive
+    own.copy_(total.split(counts)[rank])
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -306,10 +313,10 @@ def _global_rank(rank: int, group: Any) -> int:
 
 
 class Transport(NamedTuple):
-    """How a backend gathers rows, into blocks of one buffer of bytes, and sums them: own block of the sum."""
+    """How a backend gathers rows, into blocks of one buffer of bytes, and sums them, into own block of the sum."""
 
     gather: Callable[[Tensor, list[int], int, Any], list[Any]]
-    total: Callable[[Tensor, list[int], int, Any], Tensor]
+    total: Callable[[Tensor, list[int], int, Any, Tensor], None]
 
 
 BROADCASTS = Transport(_gather_by_broadcasts, _sum_by_all_reduce)
