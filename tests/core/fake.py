@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import shared_distributed as core
 from tests.support.adapters import adapter
@@ -47,6 +46,8 @@ class FakeCuda:
     """This rank among `world` others that only seem to be there, taken for NCCL's."""
 
     def __init__(self, world: int, rank: int, sizes: list[int]) -> None:
+        from torch.testing._internal.distributed.fake_pg import FakeStore  # here, since an old torch has none
+
         dist.init_process_group("cuda:fake", store=FakeStore(), rank=rank, world_size=world)
         fast.FastCall.backends = property(lambda call: {"cuda": "nccl"})
         self._reads = 0

@@ -60,6 +60,8 @@ def test_alone_the_input_itself_comes_back() -> None:
         core.all_gather(x, 2)
     with pytest.raises(core.BadInputError, match=r"sizes \(1, 1\) for 1 rank"):
         core.all_gather(x, sizes=[1, 1])
+    with pytest.raises(core.BadInputError, match=r"sizes \(1, 1\) for 1 rank"):
+        core.AllGather()(x, [1, 1])
 
 
 @pytest.mark.parametrize(("grad", "each"), [("sum", [6.0] * 3), ("local", [1.0, 2.0, 3.0])])

@@ -179,6 +179,7 @@ def test_a_copy_of_a_module_shares_its_group(backend: str, worlds: Worlds) -> No
         assert seen["shares"]
         assert seen["options"] == (1, "local", 1, "local", None)
         assert seen["pickled"].error == "TypeError"
+        assert "build it where it is used" in seen["pickled"].message
 
 
 def test_a_forgotten_process_group_is_warned_about() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 import shared_distributed as core
 from tests.support import Worlds
 from tests.support.calls import Outcome, attempt, usable_after
+from tests.support.old_torch import needs_func
 from tests.support.world import device
 
 pytestmark = pytest.mark.only_over(
@@ -61,10 +62,12 @@ def beside_a_transform() -> list[float]:
 
 # ------------------------------------------------------------------ tests
 
+NAMES = [name if name == "forward mode" else pytest.param(name, marks=needs_func) for name in TRANSFORMS]
+
 
 @pytest.mark.parametrize("what", ["sum", "local", "reduce_scatter"])
 @pytest.mark.parametrize("on", [[0, 1], [1]], ids=["on both ranks", "on one rank"])
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_transforms_are_refused_on_every_rank(
     name: str, on: list[int], what: str, backend: str, worlds: Worlds
 ) -> None:
@@ -83,6 +86,7 @@ def test_transforms_are_refused_where_sizes_are_given(name: str, backend: str, w
         assert "use torch.autograd.grad" in outcome.message
 
 
+@needs_func
 def test_a_gather_beside_a_transform(backend: str, worlds: Worlds) -> None:
     """What torch.func does not differentiate is gathered as ever, also inside the function that it transforms."""
     assert worlds.get(backend, 2).run(beside_a_transform) == [[10.0]] * 2

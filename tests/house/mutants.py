@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import tomllib
-
 ROOT = Path(__file__).parents[2]
 COPIED = ("packages", "pyproject.toml", "shared", "tests", "tools")
 WORLDS = ("--world-size=1", "--world-size=3")  # enough to see a defect, and quicker than all
@@ -37,6 +35,8 @@ class Mutant(NamedTuple):
 
 def mutants() -> Iterator[Mutant]:
     """Every defect of the table."""
+    import tomllib  # here, since Python 3.10 has none
+
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
     for file, group in table.items():
         tests = [*group["tests"], *(["--vendored"] if group.get("vendored") else [])]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ._errors import GatherError, TransportError
+from ._errors import TransportError
 
 _PATIENCE = 2.0  # seconds for the others to fail too, and say so
 _STORE_DEADLINE = 3.0  # seconds more for a store that does not answer
@@ -24,8 +24,6 @@ def failures_named(operation: Callable[[], str], group: Any) -> Iterator[None]:
     """A collective that fails in here raises a TransportError that says in which operation."""
     try:
         yield
-    except GatherError:
-        raise
     except RuntimeError as error:
         raise _transport_error(operation(), group, error) from error
 
