@@ -145,11 +145,11 @@ def early_look() -> tuple[list[float], list[float]]:
 # ------------------------------------------------------------------ the core and the way of the originals, over it
 
 
-def operations(sizes: tuple[int, ...]) -> tuple[list[str], list[str]]:
+def operations(sizes: tuple[int, ...], columns: int) -> tuple[list[str], list[str]]:
     """What reaches the group in a gather whose sizes are not given, and in its summed backward."""
     group: Any = dist.group.WORLD
     group.log.clear()
-    x = values(dist.get_rank(), (sizes[dist.get_rank()], 2), "float32").requires_grad_()
+    x = values(dist.get_rank(), (sizes[dist.get_rank()], columns), "float32").requires_grad_()
     gathered, _ = core.all_gather(x)
     forward = list(group.log)
     group.log.clear()
@@ -261,25 +261,32 @@ def test_results_are_not_there_before_wait(worlds: Worlds) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "gather", "total"),
+    ("sizes", "columns", "gather", "total"),
     [
-        ((2, 3), "all_gather of torch.uint8, numels [16, 24]", "reduce_scatter of torch.float32, numels [4, 6]"),
+        ((2, 3), 2, [], "reduce_scatter of torch.float32, numels [4, 6]"),
+        (
+            (2, 3),
+            8192,
+            ["all_gather of torch.uint8, numels [65536, 98304]"],
+            "reduce_scatter of torch.float32, numels [16384, 24576]",
+        ),
         (
             (2, 2),
-            "all_gather_single of torch.uint8, numels [16, 32]",
-            "reduce_scatter_single of torch.float32, numels [4, 8]",
+            8192,
+            ["all_gather_single of torch.uint8, numels [65536, 131072]"],
+            "reduce_scatter_single of torch.float32, numels [16384, 32768]",
         ),
     ],
-    ids=["uneven", "even"],
+    ids=["small", "uneven", "even"],
 )
 def test_the_core_takes_the_path_that_nccl_takes(
-    sizes: tuple[int, ...], gather: str, total: str, worlds: Worlds
+    sizes: tuple[int, ...], columns: int, gather: list[str], total: str, worlds: Worlds
 ) -> None:
-    """The headers in one all-gather, then NCCL's rows of the transport table, and nothing else."""
-    for forward, backward in worlds.get("nccl-rules", 2).run(operations, sizes):
+    """The headers and small rows in one all-gather, then NCCL's rows of the transport table, and nothing else."""
+    for forward, backward in worlds.get("nccl-rules", 2).run(operations, sizes, columns):
         header, *rows = forward
-        assert header == "all_gather of torch.uint8, numels [32, 32]"  # four integers of each rank
-        assert (rows, backward) == ([gather], [total])
+        assert header == "all_gather of torch.uint8, numels [32800, 32800]"  # four integers of each rank, and a slot
+        assert (rows, backward) == (gather, [total])
 
 
 def test_a_naive_gather_of_a_non_contiguous_tensor_fails_on_it(worlds: Worlds) -> None:

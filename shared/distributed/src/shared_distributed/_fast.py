@@ -134,7 +134,7 @@ class FastCall(_Call):
             headers, self.slots = sent.split([counts[0], sent.shape[1] - counts[0]], 1)
             headers.copy_(rows)
             for x, span in zip(self.riders, self.spans(self.size), strict=False):
-                x = x.detach().movedim(self.dim, 0)
+                x = x.detach().movedim(int(self.dim), 0)  # a bool too, which torch refuses
                 self.slots.select(0, rank).narrow(0, *span).view(x.dtype).view(x.shape).copy_(x)
         if self.transport(rows.device) is TRANSPORTS["gloo"] and world > 2:
             # not by all-to-all: one that meets another length aborts
