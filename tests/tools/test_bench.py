@@ -91,7 +91,7 @@ def test_unevenness_in_sixteenths() -> None:
 
 def test_an_estimate_withstands_single_values() -> None:
     """Six values give the interval from the least to the greatest; one wild value among many changes little."""
-    assert estimate([1.0, 2, 4, 8, 16, 32]) == pytest.approx(Estimate(2**2.5, 1, 32))
+    assert estimate([1.0, 2, 4, 8, 16, 32]) == (5.657, 1, 32)
     values = rounds_of({"a": 3.0})["a"]
     assert estimate([*values, 1e6]).centre == pytest.approx(estimate(values).centre, rel=0.02)
     assert estimate(values).low < 3 < estimate(values).high < 3.15
@@ -122,10 +122,11 @@ def test_contenders_are_compared_within_a_round() -> None:
 
 def test_turns_are_shared_and_change() -> None:
     """Every contender has one turn a round, in an order that all ranks derive, and that changes."""
-    orders = [turns(10, number) for number in range(5)]
-    assert all(sorted(order) == list(range(10)) for order in orders)
+    names = [one.name for one in CONTENDERS]
+    orders = [turns(names, number) for number in range(5)]
+    assert all(sorted(order) == sorted(names) for order in orders)
     assert len({tuple(order) for order in orders}) == 5
-    assert orders == [turns(10, number) for number in range(5)]
+    assert orders == [turns(names, number) for number in range(5)]
 
 
 # ------------------------------------------------------------------ bars, tables, plots, pages
@@ -241,8 +242,8 @@ EVERYWHERE: tuple[Direction, ...] = ("forward", "backward", "both", "crossing")
 @pytest.mark.parametrize("direction", EVERYWHERE)
 def test_nobody_wins_by_being_wrong(direction: Direction, monkeypatch: pytest.MonkeyPatch) -> None:
     """A contender whose values are off is an error that names it, before anything is timed."""
-    right = Contender(OURS, lambda *_: lambda tensor: tensor + 0, EVERYWHERE)
-    wrong = Contender("wrong", lambda *_: lambda tensor: tensor * 2, EVERYWHERE)
+    right = Contender(OURS, lambda tensor, *_: tensor + 0, EVERYWHERE)
+    wrong = Contender("wrong", lambda tensor, *_: tensor * 2, EVERYWHERE)
     point = Point(1, "even", 4 * KIB, 0, direction)
     monkeypatch.setattr(measure, "CONTENDERS", (right,))
     assert list(measure.measure(point, 0.0)) == [OURS]
@@ -255,11 +256,11 @@ def test_nobody_wins_by_being_wrong(direction: Direction, monkeypatch: pytest.Mo
 def test_rounds_end_when_the_time_is_up_or_nothing_is_left_to_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fewest that give an interval; more while ratios are uncertain and there is time; never more than allowed."""
     point, count = Point(1, "even", 4 * KIB, 0, "backward"), lambda seconds: len(measure.measure(point, seconds)[OURS])
-    both = [Contender(name, lambda *_: lambda tensor: tensor + 0, ("backward",)) for name in (OURS, NULL)]
+    both = [Contender(name, lambda tensor, *_: tensor + 0, ("backward",)) for name in (OURS, NULL)]
     monkeypatch.setattr(measure, "CONTENDERS", both)
     monkeypatch.setattr(measure, "NARROW", 1.0)
     assert count(0.0) == FEWEST
-    assert measure.MOST <= count(60.0) <= 1.25 * measure.MOST
+    assert measure.MOST <= count(60.0) <= 1.6 * measure.MOST
     monkeypatch.setattr(measure, "NARROW", 1e9)
     assert count(60.0) == FEWEST
 
@@ -269,7 +270,8 @@ def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = [TINY._replace(direction=direction) for direction in EVERYWHERE]
     points.insert(1, TINY._replace(form="no form", mean_bytes=MIB))
     monkeypatch.setattr(bench, "quick_grid", lambda worlds: points if 2 in worlds else [])
-    monkeypatch.setattr(bench, "QUICK_SECONDS", 10.0)
+    monkeypatch.setattr(bench, "QUICK_SECONDS", 600.0)
+    monkeypatch.setattr(bench, "PASSES", (0.0, 0.0))  # the fewest rounds
     arguments = ["--quick", "--bars", "--output", str(tmp_path)]
     shown = CliRunner().invoke(bench.main, arguments)
     assert shown.exit_code == 1

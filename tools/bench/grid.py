@@ -71,12 +71,10 @@ def _points(*axes: Sequence[object]) -> list[Point]:
 
 
 def full_grid(worlds: Sequence[int]) -> list[Point]:
-    """Every point; small worlds first, small tensors first. 16 ranks only show how time grows."""
-    points = []
-    for world in worlds:
-        if world not in LARGEST:
-            points += _points([world], ["ragged"], [4 * KIB, 256 * KIB], [0], ["forward", "both"])
-            continue
+    """Every point: a few with 16 ranks, to show how time grows; then small worlds first, small tensors first."""
+    many = [world for world in worlds if world not in LARGEST]
+    points = _points(many, ["ragged"], [4 * KIB, 256 * KIB], [0], ["forward", "both"])
+    for world in (world for world in worlds if world in LARGEST):
         for size in (4 * KIB, 64 * KIB, 256 * KIB, LARGEST[world]):
             dims = [0] if size == 64 * KIB else [0, 1]
             points += _points([world], FORMS, [size], dims, ["forward", "backward", "both"])
