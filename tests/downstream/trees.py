@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from shared_distributed_tools.render import sources
+from shared_distributed_tools.catalog import root
 
 CORE = Path("shared/distributed/src/shared_distributed")
 MINE = "# a line of the downstream project's own\n"
@@ -46,7 +46,7 @@ def copy_sources(folder: Path) -> Path:
     """The sources as a tree of their own, for a test to change."""
     ignore = shutil.ignore_patterns("__pycache__", "tests")
     for part in ("shared", "packages"):
-        shutil.copytree(sources.root() / part, folder / part, ignore=ignore)
+        shutil.copytree(root() / part, folder / part, ignore=ignore)
     return folder
 
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from downstream.projects import ORIGINALS
-from downstream.trees import copy_sources
 from shared_distributed_tools.render import sources
 from shared_distributed_tools.scan import fingerprint, survey
+from tests.downstream.projects import ORIGINALS
+from tests.downstream.trees import copy_sources
 
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the copies in `downstream.projects`, which are of our own writing, were the originals that scan knows."""
+    """As if the copies of our own writing in `tests.downstream.projects` were the originals that scan knows."""
     ours = tuple(fingerprint.record(f"our {name}", name, text) for name, text in ORIGINALS.items())
     for module in (fingerprint, survey):
         monkeypatch.setattr(module, "known_variants", lambda: ours)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from downstream.trees import commit, committed, git, write_files
 from shared_distributed_tools.errors import RefusalError
 from shared_distributed_tools.repo.changes import Change, carry_out, what_to_type
+from shared_distributed_tools.repo.files import read
+from tests.downstream.trees import commit, committed, git, write_files
 
 
 @pytest.fixture
@@ -30,63 +31,58 @@ def test_without_write_the_change_is_only_shown(repo: Path, capsys: pytest.Captu
     assert git(repo, "status", "--short") == ""
 
 
-def not_a_repo(folder: Path) -> None:
-    (folder / ".git").rename(folder.parent / "away")
-
-
-def no_commit(folder: Path) -> None:
-    not_a_repo(folder)
-    git(folder, "init", "-q")
-
-
-def not_tracked(folder: Path) -> None:
-    git(folder, "rm", "-q", "--cached", "a.py")
-    git(folder, "commit", "-q", "-m", "forgotten")
-
-
-def not_committed(folder: Path) -> None:
-    (folder / "a.py").write_text("mine\n")
-
-
-def staged_only(folder: Path) -> None:
-    (folder / "a.py").write_text("mine\n")
-    git(folder, "add", "a.py")
-    (folder / "a.py").write_text("a = 1\n")
-
-
-def added_only(folder: Path) -> None:
-    not_tracked(folder)
-    git(folder, "add", "a.py")
-
-
-def merging(folder: Path) -> None:
-    (folder / ".git/MERGE_HEAD").write_text(git(folder, "rev-parse", "HEAD"))
+AS_IT_WAS = "git add -A && git commit -m 'as it was'"
+COMMIT = "git add -- a.py && git commit -m 'as it was' -- a.py"
+FORGOTTEN = "git rm -q --cached a.py && git commit -q -m forgotten"
+RESTORE = "git restore --staged --worktree -- a.py"
+FILTER = "echo '*.py filter=lfs' > .gitattributes && git add -A && git commit -q -m lfs"
 
 
 @pytest.mark.parametrize(
     ("spoil", "because", "helps"),
     [
-        (not_a_repo, "is in no git repository", "git init && git add -A && git commit -m 'as it was'"),
-        (no_commit, "has no commit yet", "git add -A && git commit -m 'as it was'"),
-        (not_tracked, "is not committed", "git add -- a.py && git commit -m 'as it was' -- a.py"),
-        (added_only, "is not committed", "git add -- a.py && git commit -m 'as it was' -- a.py"),
-        (not_committed, "has changes that are not committed", "git restore --staged --worktree -- a.py"),
-        (staged_only, "has changes that are not committed", "git restore --staged --worktree -- a.py"),
-        (merging, "a merge is under way", "git merge --abort"),
+        ("mv .git ../away", "is in no git repository", f"git init && {AS_IT_WAS}"),
+        ("mv .git ../away && git init -q", "has no commit yet", AS_IT_WAS),
+        (FORGOTTEN, "is not committed", COMMIT),
+        (f"{FORGOTTEN} && git add a.py", "is not committed", COMMIT),
+        ("echo mine > a.py", "has changes that are not committed", RESTORE),
+        ("echo mine > a.py && git add a.py && echo 'a = 1' > a.py", "has changes that are not committed", RESTORE),
+        ("git rev-parse HEAD > .git/MERGE_HEAD", "a merge is under way", "git merge --abort"),
+        ("chmod 444 a.py", "is read-only", "chmod u+w -- a.py"),
+        ("rm a.py", "is committed, but not here", "git restore -- a.py"),
+        (FILTER, r"is not stored in git as it is here \(filter=lfs in .gitattributes\)", ""),
+        ("printf broken > .git/index", "git could not read", ""),
     ],
-    ids=lambda value: getattr(value, "__name__", None),
 )
-def test_what_git_could_not_undo_is_refused(repo: Path, spoil: object, because: str, helps: str) -> None:
-    """With the command that helps: once it ran, the change is made."""
-    spoil(repo)  # type: ignore[operator]
-    before = (repo / "a.py").read_bytes()
+def test_what_git_could_not_undo_is_refused(repo: Path, spoil: str, because: str, helps: str) -> None:
+    """With the command that helps: once it ran, the change is made. What git cannot answer is refused too."""
+    shell(repo, spoil)
+    before = read(repo / "a.py")
     with pytest.raises(RefusalError, match=because) as error:
         change(repo)
     assert helps.removeprefix("git merge ") in str(error.value)
-    assert (repo / "a.py").read_bytes() == before
-    shell(repo, helps)
-    change(repo)
-    assert (repo / "a.py").read_bytes() == b"a = 2\n"
+    assert read(repo / "a.py") == before
+    if helps:
+        shell(repo, helps)
+        change(repo)
+        assert (repo / "a.py").read_bytes() == b"a = 2\n"
+
+
+MODULE = """
+git clone -q . ../module
+git -c protocol.file.allow=always submodule add -q "$PWD/../module" sub
+git commit -q -m sub
+"""
+
+
+@pytest.mark.parametrize(
+    "spoil", ["git init -q sub", MODULE, f"{MODULE} git submodule deinit -q --all && touch sub/a.py"]
+)
+def test_a_file_of_another_repository_is_refused(repo: Path, spoil: str) -> None:
+    """Of one inside this one, or of a submodule, checked out or not."""
+    shell(repo, spoil)
+    with pytest.raises(RefusalError, match="is in a repository of its own"):
+        change(repo, "sub/a.py")
 
 
 def shell(repo: Path, command: str) -> None:

@@ -16,13 +16,13 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from downstream.commands import refused, run
-from downstream.projects import PROJECTS
 from shared_distributed_tools import terminal
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.cli import COMMANDS
 from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.render import render, rendered_parts, sources
+from tests.downstream.commands import refused, run
+from tests.downstream.projects import PROJECTS
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tools"

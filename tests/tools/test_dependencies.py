@@ -111,7 +111,7 @@ def test_the_file_that_lists_dependencies_is_the_one_changed(tmp_path: Path) -> 
     ("file", "text", "listed"),
     [
         ("setup.cfg", "[options]\ninstall_requires =\n    X_Distributed>=1\n", True),
-        ("setup.cfg", "[metadata]\nname =\n    X_Distributed\n", False),
+        ("setup.cfg", "[metadata]\nname = X_Distributed\n", False),
         ("requirements.txt", "-r base.txt\nx-distributed==1.0 --hash=sha256:00\n", True),
         ("requirements.txt", "# x-distributed\n", False),
         ("pyproject.toml", '[tool.poetry.dependencies]\nx-distributed = {git = "…"}\n', True),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from downstream.projects import PROJECTS
-from downstream.trees import commit, git, write_files
+from tests.downstream.projects import PROJECTS
+from tests.downstream.trees import commit, git, write_files
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools/try_downstream.py"
 # looks the module up without importing it: these trees have no use for torch

@@ -23,20 +23,6 @@ def test_somebody_elses_edit_in_between_is_not_lost(tmp_path: Path) -> None:
         assert [path for path in tmp_path.iterdir() if path != file] == []
 
 
-def test_permissions_are_kept_and_the_old_file_is_never_written_to(tmp_path: Path) -> None:
-    """It is replaced by another: a second name for the old one gives the old content. A new file has the usual ones."""
-    file = tmp_path / "distributed.py"
-    file.write_bytes(b"old\n")
-    file.chmod(0o751)
-    (tmp_path / "second name").hardlink_to(file)
-    write_atomically(file, b"new\n", b"old\n")
-    assert (tmp_path / "second name").read_bytes() == b"old\n"
-    assert file.stat().st_mode & 0o777 == 0o751
-    (tmp_path / "plain").touch()
-    write_atomically(tmp_path / "made.py", b"", None)
-    assert (tmp_path / "made.py").stat().st_mode == (tmp_path / "plain").stat().st_mode
-
-
 @pytest.mark.parametrize("outside", ["../x.py", "/x.py", "a/../../x.py", ".", ".git/hooks/x.py", "sub/.git/x.py"])
 def test_a_path_outside_the_repo_is_refused(tmp_path: Path, outside: str) -> None:
     """However it is written; the inside of .git too."""

@@ -5,12 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from downstream.trees import commit, committed, git, write_files
-from shared_distributed_tools.render import rendered_parts
-from shared_distributed_tools.repo.git import Checkout, GitError, merge
+from shared_distributed_tools.repo.git import Checkout, GitError
+from tests.downstream.trees import commit, committed, git, write_files
 
 
 @pytest.fixture
@@ -51,14 +48,6 @@ def test_names_are_never_patterns(repo: Path) -> None:
     commit(repo)
     assert around(repo).committed(repo / "pages/[id]/a*.py") == b"x = 1\n"
     assert not around(repo).is_staged(repo / "pages/[id]/a*.py")
-
-
-def test_before_the_first_commit_nothing_is_held(tmp_path: Path) -> None:
-    """An answer, and no error."""
-    write_files(tmp_path, {"a.py": "a = 1\n"})
-    git(tmp_path, "init", "-q")
-    checkout = around(tmp_path)
-    assert (checkout.head, checkout.committed(tmp_path / "a.py")) == (None, None)
 
 
 @pytest.mark.parametrize("what", ["merge", "rebase", "cherry-pick"])
@@ -121,21 +110,3 @@ def test_variables_of_a_git_hook_are_not_followed(repo: Path, monkeypatch: pytes
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(repo / "config"))
     with pytest.raises(GitError, match="bad config"):
         Checkout.around(repo)
-
-
-LINES = st.lists(st.sampled_from(["a = 1\n", "b = 2\n", "\n", "def f(): ...\n"]), min_size=1, max_size=3)
-
-
-@settings(max_examples=25, deadline=None)
-@given(theirs=LINES, ours=LINES, cut=st.floats(0.05, 0.95), swap=st.booleans())
-def test_disjoint_edits_keep_both_sides(theirs: list[str], ours: list[str], cut: float, swap: bool) -> None:
-    """Whatever two sides put into places apart from each other is in the result, once, and nothing else changed."""
-    base = rendered_parts("spear-tts")[1].decode().splitlines(keepends=True)
-    place = int(cut * (len(base) - 10))
-    first, second = (ours, theirs) if swap else (theirs, ours)
-    with_first = [*base[:place], *first, *base[place:]]
-    with_second = [*base[: place + 8], *second, *base[place + 8 :]]
-    left, right = (with_second, with_first) if swap else (with_first, with_second)
-    merged, conflict = merge(*("".join(lines).encode() for lines in (left, base, right)))
-    expected = [*base[:place], *first, *base[place : place + 8], *second, *base[place + 8 :]]
-    assert (merged.decode(), conflict) == ("".join(expected), False)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downstream.trees import committed, copy_sources, edit, git, newer
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.render import render, rendered_parts, sources
 from shared_distributed_tools.render.header import Header, hash_of, looks_generated, split
 from shared_distributed_tools.render.shim import shim, shim_of
 from shared_distributed_tools.repo.git import revision_of
 from shared_distributed_tools.vendor.state import State, inspect
+from tests.downstream.trees import committed, copy_sources, edit, git, newer
 
 ROOT = Path(__file__).resolve().parents[2]
 

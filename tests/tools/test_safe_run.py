@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from downstream.commands import done, refused, run
-from downstream.projects import PROJECTS
-from downstream.trees import commit, edit_at_the_end, git, newer, write_files
 from shared_distributed_tools.render import render, rendered_parts
 from shared_distributed_tools.repo import git as git_module
+from tests.downstream.commands import done, refused, run
+from tests.downstream.projects import PROJECTS
+from tests.downstream.trees import commit, edit_at_the_end, git, newer, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""Nothing is written that was not shown, nothing is lost, and git brings everything back."""
+"""Nothing is written that was not shown, nothing is lost, and git brings everything back. Refusals: test_changes."""
 
 import errno
 import os
-import shutil
-import subprocess
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from downstream.commands import done, refused, run
-from downstream.projects import PROJECTS
-from downstream.trees import commit, committed, git, write_files
 from shared_distributed_tools.errors import RefusalError
 from shared_distributed_tools.render import render
 from shared_distributed_tools.repo import changes, files
 from shared_distributed_tools.repo.changes import Change, carry_out
+from shared_distributed_tools.repo.git import Checkout
+from tests.downstream.commands import done, refused, run
+from tests.downstream.projects import PROJECTS
+from tests.downstream.trees import commit, committed, git, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 PROJECT = PROJECTS["spear-tts"]
@@ -35,87 +37,6 @@ def temporary_files(folder: Path) -> list[Path]:
     return list(folder.rglob(".adapters-*"))
 
 
-# ------------------------------------------------------------------ what is refused
-
-
-def no_git(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(repo))
-
-
-def broken_index(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (repo / ".git/index").write_bytes(b"DIRC\0\0\0\2broken")
-
-
-def read_only(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (repo / TARGET).chmod(0o444)
-
-
-def a_symlink(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (repo / TARGET).rename(repo / "elsewhere.py")
-    (repo / TARGET).symlink_to(repo / "elsewhere.py")
-    commit(repo)
-
-
-def a_device(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (repo / TARGET).unlink()
-    os.mkfifo(repo / TARGET)
-
-
-def a_submodule(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = repo / "spear_tts_pytorch"
-    shutil.copytree(folder, repo.parent / "module/spear_tts_pytorch")
-    committed(repo.parent / "module/spear_tts_pytorch")
-    git(repo, "rm", "-rq", "spear_tts_pytorch")
-    source = str(repo.parent / "module/spear_tts_pytorch")
-    git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "-q", source, "spear_tts_pytorch")
-    commit(repo)
-
-
-def an_empty_submodule(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    a_submodule(repo, monkeypatch)
-    git(repo, "submodule", "deinit", "-q", "--all")
-    (repo / "spear_tts_pytorch/__init__.py").touch()
-
-
-def a_repo_inside(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    committed(repo / "spear_tts_pytorch")
-
-
-def large_file_storage(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit(write_files(repo, {".gitattributes": "*.py filter=lfs diff=lfs merge=lfs -text\n"}))
-
-
-def deleted(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (repo / TARGET).unlink()
-
-
-Spoil = Callable[[Path, pytest.MonkeyPatch], None]
-REFUSED: list[tuple[Spoil, str]] = [
-    (no_git, "this needs git, which is not installed"),
-    (broken_index, "git could not read"),
-    (read_only, f"{TARGET} is read-only; `chmod u+w -- {TARGET}`"),
-    (a_symlink, "is a symlink"),
-    (a_device, "is not a plain file"),
-    (a_submodule, "is in a repository of its own"),
-    (an_empty_submodule, "is in a repository of its own"),
-    (a_repo_inside, "is in a repository of its own"),
-    (large_file_storage, "is not stored in git as it is here (filter=lfs in .gitattributes)"),
-    (deleted, f"is committed, but not here; `git restore -- {TARGET}`"),
-]
-
-
-@pytest.mark.parametrize(("spoil", "because"), REFUSED, ids=lambda value: getattr(value, "__name__", ""))
-def test_what_cannot_be_undone_is_refused(
-    repo: Path, monkeypatch: pytest.MonkeyPatch, spoil: Spoil, because: str
-) -> None:
-    """With the reason; what git cannot answer is never taken for "not under git"."""
-    spoil(repo, monkeypatch)
-    before = {path: path.read_bytes() for path in repo.rglob("*") if path.is_file() and ".git" not in path.parts}
-    assert refused(run("vendor", "spear-tts", repo, "--accept-edits", "--write"), because)
-    after = {path: path.read_bytes() for path in repo.rglob("*") if path.is_file() and ".git" not in path.parts}
-    assert (after, temporary_files(repo)) == (before, [])
-
-
 @pytest.mark.parametrize("stage", ["vendored", "package"])
 def test_only_the_files_of_the_stage_are_written(repo: Path, stage: str) -> None:
     """Whatever lies around them, however they are linked, with the mode of a plain file."""
@@ -131,40 +52,82 @@ def test_only_the_files_of_the_stage_are_written(repo: Path, stage: str) -> None
     assert (repo / "second name.txt").read_bytes() == old
 
 
-# ------------------------------------------------------------------ an edit in between
+# ------------------------------------------------------------------ at any step
+
+
+@contextmanager
+def before_step(step: int, act: Callable[[], object]) -> Iterator[list[int]]:
+    """Does something before one of the lines of `repo.files` that run; the lines that ran."""
+    lines: list[int] = []
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        if not frame.f_globals["__name__"].endswith("repo.files"):
+            return None
+        if event == "line":
+            lines.append(frame.f_lineno)
+            if len(lines) == step:
+                act()
+        return trace
+
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        yield lines
+    finally:
+        sys.settrace(None)
 
 
 def test_an_edit_saved_in_between_is_kept(tmp_path: Path) -> None:
     """At whatever step it is saved, up to the comparison that is the last one before the replacement."""
-    file, steps, lost = tmp_path / "a.py", 0, 0
-    for step in range(1000):
+    file, kept, lost = tmp_path / "a.py", 0, 0
+    for step in range(1, 1000):
         file.write_bytes(b"old\n")
-        count = 0
-
-        def save(frame: object, event: str, _: object, step: int = step) -> object:
-            nonlocal count
-            if not frame.f_globals["__name__"].endswith("repo.files"):  # type: ignore[attr-defined]
-                return None
-            count += event == "line"
-            if count == step and event == "line":
-                file.write_bytes(b"theirs\n")
-            return save
-
-        sys.settrace(save)  # type: ignore[arg-type]
-        try:
+        with before_step(step, lambda: file.write_bytes(b"theirs\n")) as lines, suppress(RefusalError):
             files.write_atomically(file, b"new\n", b"old\n")
-        except RefusalError:
-            assert file.read_bytes() == b"theirs\n"
-            steps += 1
-        else:
-            lost += file.read_bytes() == b"new\n" and 0 < step <= count
-        finally:
-            sys.settrace(None)
-        if step > count:
+        if len(lines) < step:
             break
-    assert steps >= 15
-    # once the comparison has read the file, it cannot see an edit
-    assert lost <= 5
+        kept += file.read_bytes() == b"theirs\n"
+        lost += file.read_bytes() == b"new\n"
+    assert kept >= 15
+    assert lost <= 5  # once the comparison has read the file, it cannot see an edit
+
+
+def test_a_kill_at_any_step_leaves_old_or_new_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before every line that writes two files: git restores both, `git add -A` takes no temporary file.
+
+    A killed run leaves one at most, in the git directory, and the next run removes it.
+    """
+    repo = committed(write_files(tmp_path / "repo", {"a.py": "old\n"}))
+    checkout = Checkout.around(repo)
+    monkeypatch.setattr(changes, "checkout_of", lambda _: checkout)  # what only reads is not tried again at every step
+    for name in ("_refuse_unless_held", "print_diff", "echo"):
+        monkeypatch.setattr(changes, name, lambda *_, **__: None)
+    old = {"a.py": b"old\n", "b.py": None}
+    new = {"a.py": b"new\n", "b.py": b"made\n"}
+    seen, litter = set(), set()
+    for step in range(1, 1000):
+        child = os.fork()
+        if child == 0:
+            with before_step(step, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+                carry_out(repo, [Change(name, old[name], new[name]) for name in old], "m", write=True)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        there = {name: files.read(repo / name) for name in old}
+        assert all(there[name] in (old[name], new[name]) for name in old), f"step {step}: neither old nor new"
+        seen.add(tuple(there[name] == new[name] for name in old))
+        litter.add(len(temporary_files(repo / ".git")))
+        assert not temporary_files(repo) or temporary_files(repo)[0].parent == repo / ".git"
+        if status == 0:
+            break
+        if there != old:
+            git(repo, "add", "-A")
+            assert set(git(repo, "diff", "--cached", "--name-only").split()) <= set(old)
+            git(repo, "restore", "--staged", "--worktree", "a.py")
+            git(repo, "rm", "-q", "--cached", "--ignore-unmatch", "b.py")
+            (repo / "b.py").unlink(missing_ok=True)
+            assert (repo / "a.py").read_bytes() == old["a.py"]
+    assert step > 60
+    assert (seen, litter) == ({(False, False), (True, False), (True, True)}, {0, 1})
+    assert temporary_files(repo) == []
 
 
 def test_an_edit_saved_while_the_diff_is_read_is_kept(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,72 +140,6 @@ def test_an_edit_saved_while_the_diff_is_read_is_kept(repo: Path, monkeypatch: p
     assert refused(run("migrate", repo, "--to", "package", "--write"), "was changed while this ran")
     assert (repo / TARGET).read_text() == "theirs\n"
     assert git(repo, "status", "--short") == f" M {TARGET}\n"
-
-
-# ------------------------------------------------------------------ a kill, another file system
-
-KILLED = """
-import os, signal, subprocess, sys
-from pathlib import Path
-from shared_distributed_tools.repo import changes
-from shared_distributed_tools.repo.git import Checkout
-
-repo = Path(sys.argv[1])
-checkout = Checkout.around(repo)
-changes._undoing_checkout = lambda _: checkout  # what only reads is not tried again at every step
-changes._refuse_unless_held = changes.print_diff = changes.echo = lambda *_, **__: None
-old = {"a.py": b"old\\n", "b.py": None}
-new = {"a.py": b"new\\n", "b.py": b"made\\n"}
-shown = [changes.Change(name, old[name], new[name]) for name in old]
-seen, litter = set(), 0
-for moment in range(1, 1000):
-    child = os.fork()
-    if child == 0:
-        count = 0
-        def trace(frame, event, _):
-            global count
-            if not frame.f_globals["__name__"].endswith("repo.files"):
-                return None
-            count += event == "line"
-            if count == moment:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-        sys.settrace(trace)
-        changes.carry_out(repo, shown, "m", write=True)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    there = {name: (repo / name).read_bytes() if (repo / name).exists() else None for name in old}
-    assert all(there[name] in (old[name], new[name]) for name in old), f"moment {moment}: neither old nor new"
-    seen.add(tuple(there[name] == new[name] for name in old))
-    litter = max(litter, len(list((repo / ".git").glob(".adapters-*"))))
-    if status == 0:
-        break
-    if there != old:
-        git = ["git", "-C", str(repo)]
-        subprocess.run([*git, "add", "-A"], check=True)
-        staged = subprocess.run([*git, "diff", "--cached", "--name-only"], check=True, capture_output=True, text=True)
-        assert set(staged.stdout.split()) <= set(old), staged.stdout
-        subprocess.run([*git, "restore", "--staged", "--worktree", "a.py"], check=True)
-        subprocess.run([*git, "rm", "-q", "--cached", "--ignore-unmatch", "b.py"], check=True)
-        (repo / "b.py").unlink(missing_ok=True)
-        assert (repo / "a.py").read_bytes() == old["a.py"]
-print(moment, sorted(seen), litter, list((repo / ".git").glob(".adapters-*")))
-"""
-
-
-def test_a_kill_at_any_step_leaves_old_or_new_files(tmp_path: Path) -> None:
-    """Before every line that writes two files: git restores both, `git add -A` takes no temporary file.
-
-    A killed run leaves one at most, in the git directory, and the next run removes it.
-    """
-    repo = committed(write_files(tmp_path / "repo", {"a.py": "old\n"}))
-    command = [sys.executable, "-c", KILLED, str(repo)]
-    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert answer.returncode == 0, answer.stderr
-    moments, rest = answer.stdout.split(maxsplit=1)
-    assert int(moments) > 60
-    assert rest.strip() == "[(False, False), (True, False), (True, True)] 1 []"
 
 
 def test_a_git_directory_on_another_file_system(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from downstream.commands import done, refused, run
-from downstream.projects import EDITED, PROJECTS
-from downstream.trees import CORE, MINE, commit, edit, edit_at_the_end, git, newer, write_files
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.render import released, render, rendered_parts
 from shared_distributed_tools.render.header import split
 from shared_distributed_tools.render.shim import shim
+from shared_distributed_tools.vendor import update
 from shared_distributed_tools.vendor.state import State
+from tests.downstream.commands import done, refused, run
+from tests.downstream.projects import PROJECTS
+from tests.downstream.trees import CORE, MINE, commit, committed, edit, edit_at_the_end, git, newer, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 TARGET = PROJECTS["spear-tts"].copy
@@ -57,39 +58,6 @@ def state(repo: Path) -> str:
 
 
 # ------------------------------------------------------------------ vendor
-
-
-@pytest.mark.parametrize("name", PROJECTS)
-def test_the_file_goes_where_the_original_was(tmp_path: Path, name: str) -> None:
-    """In each layout: the rendered bytes in its place, and nothing else in the repo."""
-    project = PROJECTS[name]
-    repo = project.make(tmp_path, name)
-    output = done("vendor", project.adapter, repo, "--write")
-    assert (repo / project.copy).read_bytes() == render(project.adapter).encode()
-    assert git(repo, "status", "--short") == f" M {project.copy}\n"
-    assert "+# @generated" in output
-    assert f"git restore --staged --worktree -- {project.copy}" in output
-    assert state(repo) == "current"
-
-
-def test_without_write_nothing_is_written(repo: Path) -> None:
-    """The diff is shown, the old file stays."""
-    output = done("vendor", "spear-tts", repo)
-    assert "\n-def own_rows(ctx, grads):\n" in output
-    assert "--write makes the change" in output
-    assert git(repo, "status", "--short") == ""
-
-
-def test_a_copy_that_is_not_the_original_is_refused(tmp_path: Path) -> None:
-    """With the definitions that differ, and the command that shows what that means; --accept-edits goes on."""
-    repo = EDITED.make(tmp_path, "edited")
-    result = run("vendor", "spear-tts", repo, "--write")
-    assert refused(result, "  rank_of_rows: extra\n")
-    assert "  all_gather_variable_dim: changed" in result.output
-    assert f"adapters parity {repo / EDITED.copy} --adapter spear-tts" in result.output
-    assert git(repo, "status", "--short") == ""
-    vendor(repo)
-    assert (repo / EDITED.copy).read_text() == render("spear-tts")
 
 
 def test_an_unknown_file_is_refused(repo: Path) -> None:
@@ -144,16 +112,6 @@ def test_another_adapters_file_is_refused(vendored: Path) -> None:
     """One adapter does not silently become another."""
     assert refused(run("vendor", "mirasol", vendored, "--path", TARGET), "is the adapter spear-tts")
     done("vendor", "mirasol", vendored, "--path", TARGET, "--accept-edits", "--write")
-
-
-@pytest.mark.parametrize("command", [("vendor", "spear-tts"), ("update",)])
-def test_what_git_does_not_hold_is_refused(vendored: Path, tree: Path, command: tuple[str, ...]) -> None:
-    """An edit that is not committed; --accept-edits is about committed ones only."""
-    newer(tree)
-    edit_at_the_end(vendored / TARGET)
-    options = ("--accept-edits",) if command[0] == "vendor" else ()
-    assert refused(run(*command, vendored, *options, "--write"), "has changes that are not committed")
-    assert (vendored / TARGET).read_text().endswith(MINE)
 
 
 def test_a_crlf_file_keeps_its_line_ends(vendored: Path, tree: Path) -> None:
@@ -224,7 +182,7 @@ def test_a_new_version_that_renders_the_same_body_is_current(vendored: Path, tre
 
 def test_a_project_on_the_core_is_current(tmp_path: Path) -> None:
     """It has no file to check any more. A check that looked at nothing must not look like one that passed."""
-    repo = write_files(tmp_path, {"spear_tts_pytorch/__init__.py": ""})
+    repo = committed(write_files(tmp_path, {"spear_tts_pytorch/__init__.py": ""}))
     assert refused(run("check", repo), "nothing is vendored here")
     assert refused(run("update", repo), "nothing is vendored")
     (repo / "pyproject.toml").write_text('[project]\ndependencies = ["shared-distributed>=0.1"]\n')
@@ -258,6 +216,12 @@ def test_update_replaces_an_unedited_file(vendored: Path, tree: Path) -> None:
     done("update", vendored, "--write")
     assert (vendored / TARGET).read_text() == render("spear-tts")
     assert state(vendored) == "current"
+
+
+def test_update_asks_git_before_it_walks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`adapters update /` is refused at once."""
+    monkeypatch.setattr(update, "Tree", None)
+    assert refused(run("update", tmp_path), "is in no git repository")
 
 
 def test_update_of_an_edited_file_three_times_and_once_through_a_conflict(

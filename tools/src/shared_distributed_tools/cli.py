@@ -57,7 +57,9 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except ToolError as error:
-            raise _CouldNotError(str(error)) from error
+            from .terminal import one_line
+
+            raise _CouldNotError("\n".join(map(one_line, error.args))) from error
         except OSError as error:
             if error.errno == errno.EPIPE:  # click's own: whoever read the output has gone
                 raise

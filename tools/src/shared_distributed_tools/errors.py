@@ -8,7 +8,10 @@ ToolError               the root: everything raised here on purpose; its message
 
 
 class ToolError(Exception):
-    """Root of every error that these tools raise on purpose."""
+    """Root of every error that these tools raise on purpose. Its arguments are the lines of the message."""
+
+    def __str__(self) -> str:
+        return "\n".join(self.args)
 
 
 class RenderError(ToolError):

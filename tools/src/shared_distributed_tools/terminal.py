@@ -24,6 +24,11 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
+def one_line(text: str) -> str:
+    """The same for a name, and for a line that has one: a newline in it is escaped too."""
+    return printable(text).replace("\n", "\\n")
+
+
 def echo(text: str, *, err: bool = False, fg: str | None = None, bold: bool | None = None) -> None:
     """A line, or several; nothing in it has a meaning to the terminal."""
     click.secho(printable(text), err=err, fg=fg, bold=bold)
@@ -45,11 +50,11 @@ def print_table(table: Table) -> None:
 def whole(table: Table) -> Table:
     """With cells that go on in the next line where a terminal is narrow: cut off, a site would lose its line number.
 
-    Names are data: what is not printable is escaped.
+    Names are data: what is not printable is escaped. They stand in the first column.
     """
-    for column in table.columns:
+    for number, column in enumerate(table.columns):
         column.overflow = "fold"
-        column._cells = [_printable_cell(cell) for cell in column._cells]
+        column._cells = [_printable_cell(cell) if number else one_line(str(cell)) for cell in column._cells]
     return table
 
 

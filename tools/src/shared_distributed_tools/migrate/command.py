@@ -7,7 +7,7 @@ import click
 
 from ..repo.changes import carry_out
 from ..repo.files import repo_root
-from ..terminal import echo
+from ..terminal import echo, one_line
 from .stages import STAGES, look_at, step_to
 
 
@@ -39,13 +39,5 @@ def command(
     project = look_at(root, path)
     step = step_to(project, stage, requirements, accept_edits=accept_edits, remove_module=remove_module)
     carry_out(root, step.changes, step.message, write=write)
-    if step.warning:
-        echo(step.warning, fg="yellow", err=True)
-    if step.by_hand:
-        echo("add by hand, where this project lists its dependencies:", fg="yellow", err=True)
-        for line in step.by_hand:
-            echo(f"  {line}", err=True)
-    if step.left:
-        echo("left to a person:", fg="yellow", err=True)
-        for line in step.left:
-            echo(f"  {line}", err=True)
+    for line in step.to_do:
+        echo(one_line(line), fg=None if line.startswith(" ") else "yellow", err=True)

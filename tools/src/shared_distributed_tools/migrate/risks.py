@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..catalog import Adapter
-from ..repo.tree import Source
 from ..repo.uses import Use
 
 _COLLECTIVES = frozenset({"all_gather_variable_dim", "all_gather_same_dim", "gather_sizes"})
@@ -40,18 +39,19 @@ class Risk(NamedTuple):
     text: str
 
 
-Found = tuple[str, int, str]  # path, line, what may be wrong
-
-
 def find_risks(uses: list[Use], adapter: Adapter, is_original: bool) -> list[Risk]:
     """Every rule, over every use; in order. is_original: whether the copy is still the project's own."""
-    found = {
-        "pair-as-tensor": pair_as_tensor(uses, adapter),
-        "which-gradient": which_gradient(uses, adapter, is_original),
-        "local-on-gathered": local_on_gathered(uses, adapter),
-        "random-branch": random_branch(uses, adapter),
-    }
-    return sorted(Risk(path, line, name, text) for name, places in found.items() for path, line, text in set(places))
+    names = adapter.gathers | {"all_gather_variable_dim"}
+    calls = [use for use in uses if use.kind == "call"]
+    pairs: set[ast.AST] = {use.node for use in calls if use.owner or use.name in names}  # a tensor and the sizes
+    found = {(use, use.node.lineno, "which-gradient", _which_gradient(use, adapter, is_original)) for use in uses}
+    for use in calls:
+        if use.node in pairs:
+            found.add((use, use.node.lineno, "pair-as-tensor", _pair_as_tensor(use)))
+            found |= {(use, line, "local-on-gathered", text) for line, text in _local_on_gathered(use, pairs)}
+        if use.owner or use.name in adapter.gathers | _COLLECTIVES:
+            found.add((use, use.node.lineno, "random-branch", _random_branch(use)))
+    return sorted({Risk(use.source.path, line, rule, text) for use, line, rule, text in found if text})
 
 
 def in_core(path: str, text: str) -> list[Risk]:
@@ -70,91 +70,71 @@ def about(adapter: Adapter) -> list[str]:
     return said
 
 
-def pair_as_tensor(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
+def _pair_as_tensor(use: Use) -> str:
     """`x = all_gather(x, 0, None)`: a gather gives a tensor and the sizes."""
-    for use in _pairs(uses, adapter):
-        parent = use.source.parents[use.node]
-        is_operand = isinstance(parent, ast.BinOp | ast.UnaryOp | ast.Attribute)
-        target = parent.targets[0] if isinstance(parent, ast.Assign) and len(parent.targets) == 1 else None
-        if is_operand or (isinstance(target, ast.Name) and not _is_taken_apart(use, target.id)):
-            name = target.id if isinstance(target, ast.Name) else "x"
-            yield _at(use, f"a gather gives a pair, and this treats it as a tensor; write `{name}, _ = …`")
+    match use.source.parents[use.node]:
+        case ast.BinOp() | ast.UnaryOp() | ast.Attribute():
+            name = "x"
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            apart = re.compile(rf"\b{name}\[-?\d+\]|, \w+\)? = {name}$", re.MULTILINE)  # unpacked or indexed later
+            if apart.search(ast.unparse(_function_around(use))):
+                return ""
+        case _:
+            return ""
+    return f"a gather gives a pair, and this treats it as a tensor; write `{name}, _ = …`"
 
 
-def which_gradient(uses: list[Use], adapter: Adapter, is_original: bool) -> Iterator[Found]:
+def _which_gradient(use: Use, adapter: Adapter, is_original: bool) -> str:
     """`all_reduce_grads` decides which gradient comes back: the loss decides which one is needed."""
-    for use in uses:
-        is_build = use.kind == "build" and use.name == "AllGather" and adapter.has_module
-        is_apply = use.kind == "call" and use.owner is None and use.name in adapter.gathers
-        if not (is_build or is_apply) or not isinstance(use.node, ast.Call):
-            continue
-        flags = [word.value for word in use.node.keywords if word.arg == "all_reduce_grads"]
-        flags += [] if is_build else use.node.args[3:]
-        if flags and not (isinstance(flags[0], ast.Constant) and not flags[0].value):
-            when = "" if isinstance(flags[0], ast.Constant) else f" where `{ast.unparse(flags[0])}` is true"
-            text = f"summed gradient{when}: right with DDP, for a loss of each rank and for one global loss alike"
-            yield _at(use, text)
-            continue
-        kept = [word for word in use.node.keywords if word.arg != "all_reduce_grads"]
-        word = ast.keyword("all_reduce_grads", ast.Constant(value=True))
-        summed = ast.unparse(ast.Call(use.node.func, use.node.args[: 3 if is_apply else None], [*kept, word]))
-        is_new = is_original and "all_reduce_grads" not in str(adapter.api["AllGather"])
-        yield _at(use, _ABOUT_GRADIENT.format(f"`{summed}`{', once the file is vendored' if is_new else ''}"))
+    is_build = use.kind == "build" and use.name == "AllGather" and adapter.has_module
+    is_apply = use.kind == "call" and use.owner is None and use.name in adapter.gathers
+    if not (is_build or is_apply) or not isinstance(use.node, ast.Call):
+        return ""
+    flags = [word.value for word in use.node.keywords if word.arg == "all_reduce_grads"]
+    flags += [] if is_build else use.node.args[3:]
+    if flags and not (isinstance(flags[0], ast.Constant) and not flags[0].value):
+        when = "" if isinstance(flags[0], ast.Constant) else f" where `{ast.unparse(flags[0])}` is true"
+        return f"summed gradient{when}: right with DDP, for a loss of each rank and for one global loss alike"
+    kept = [word for word in use.node.keywords if word.arg != "all_reduce_grads"]
+    word = ast.keyword("all_reduce_grads", ast.Constant(value=True))
+    summed = ast.unparse(ast.Call(use.node.func, use.node.args[: 3 if is_apply else None], [*kept, word]))
+    is_new = is_original and "all_reduce_grads" not in str(adapter.api["AllGather"])
+    return _ABOUT_GRADIENT.format(f"`{summed}`{', once the file is vendored' if is_new else ''}")
 
 
-def local_on_gathered(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
-    """A mask, label or index of this rank's rows, applied to rows of all ranks."""
-    functions: dict[_Function, list[Use]] = {}
-    for use in _pairs(uses, adapter):
-        function = _function_around(use.source, use.node)
-        if function is not None:
-            functions.setdefault(function, []).append(use)
-    for function, gathers in functions.items():
-        for line, text in _Rows(function, {use.node for use in gathers}).mixed():
-            yield gathers[0].source.path, line, text
-
-
-def random_branch(uses: list[Use], adapter: Adapter) -> Iterator[Found]:
+def _random_branch(use: Use) -> str:
     """A collective that some ranks enter and others do not: they wait for each other."""
-    for use in uses:
-        is_collective = use.owner is not None or use.name in adapter.gathers | _COLLECTIVES
-        line = _draw_before(use) if use.kind == "call" and is_collective else 0
+    nodes = list(ast.walk(_function_around(use)))
+    drawn: dict[str, int] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            drawn |= dict.fromkeys((name for one in node.targets for name in _names(one)), _draw(node.value, {}))
+    shared = [node for node in nodes if isinstance(node, ast.Call) and "broadcast" in ast.unparse(node.func)]
+    drawn = {name: line for name, line in drawn.items() if line and not any(name in _names(one) for one in shared)}
+    for node in [one for one in nodes if isinstance(one, ast.If | ast.IfExp | ast.While)]:
+        leaves = isinstance(node, ast.If) and isinstance(
+            node.body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise
+        )
+        decides = use.node in ast.walk(node) or (leaves and node.lineno < use.node.lineno)
+        line = _draw(node.test, drawn) if decides and use.node not in ast.walk(node.test) else 0
         if line:
-            drawn = f"whether it runs is drawn at random on each rank, in line {line}"
-            yield _at(use, f"{drawn}: broadcast what one rank has drawn, or gather always")
+            drawn_there = f"whether it runs is drawn at random on each rank, in line {line}"
+            return f"{drawn_there}: broadcast what one rank has drawn, or gather always"
+    return ""
 
 
-def _at(use: Use, text: str) -> Found:
-    return use.source.path, use.node.lineno, text
+def _draw(node: ast.expr, drawn: dict[str, int]) -> int:
+    """The line of the random number that an expression draws or uses; 0 if there is none, or one for all ranks."""
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    if any("broadcast" in ast.unparse(one.func) for one in calls):
+        return 0
+    lines = [one.lineno for one in calls if _RANDOM.search(ast.unparse(one.func))]
+    return next(iter([*lines, *(drawn[name] for name in sorted(_names(node) & set(drawn)))]), 0)
 
 
-def _pairs(uses: list[Use], adapter: Adapter) -> list[Use]:
-    """Calls that give a tensor and the sizes."""
-    names = adapter.gathers | {"all_gather_variable_dim"}
-    return [use for use in uses if use.kind == "call" and (use.owner is not None or use.name in names)]
-
-
-def _function_around(source: Source, node: ast.AST) -> _Function | None:
-    """The function whose body runs a node; None where the file's import does. Defaults are run by that too."""
-    inner = node
-    for around in source.around(node):
-        if isinstance(around, _Function) and inner in around.body:
-            return around
-        inner = around
-    return None
-
-
-def _is_taken_apart(use: Use, name: str) -> bool:
-    """Whether a pair in one variable is unpacked or indexed later."""
-    scope = _function_around(use.source, use.node) or use.source.tree
-    for node in ast.walk(scope):
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-            parent = use.source.parents[node]
-            if isinstance(parent, ast.Subscript) and parent.value is node and isinstance(parent.slice, ast.Constant):
-                return True
-            if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
-                return True
-    return False
+def _function_around(use: Use) -> ast.AST:
+    """The function that a use stands in; else its file."""
+    return next((one for one in use.source.around(use.node) if isinstance(one, _Function)), use.source.tree)
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -164,79 +144,70 @@ def _names(node: ast.AST) -> set[str]:
 # ------------------------------------------------------------------ local-on-gathered
 
 
-class _Rows:
-    """A function that gathers: which of its names have the rows of all ranks, and which those of this one."""
-
-    def __init__(self, function: _Function, calls: set[ast.AST]) -> None:
-        self.function, self.calls = function, calls
-        self.gathered: set[str] = set()
-        self.local = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
-        self.counts = {name for name in self.local if _SIZE.search(name)}  # how many rows this rank has
-        self.indexes: set[str] = set()  # made from such a count
-
-    def mixed(self) -> Iterator[tuple[int, str]]:
-        """Lines where the two meet, and why that is wrong."""
-        told: set[str] = set()
-        for statement in _statements(self.function.body):
-            for node in (one for child in ast.iter_child_nodes(statement) for one in _expressions(child)):
-                if self._is_offset(node):
-                    yield (
-                        node.lineno,
-                        "rank * batch_size is a rank's first row only if all have as many: sum(sizes[:rank])",
-                    )
-                for name in sorted(self._meeting(node) - told):
-                    told.add(name)  # once is enough
-                    text = (
-                        f"{name} has this rank's rows and meets those of all ranks here: take own rows, or gather it "
-                        "too, where a padded dim must have one length on every rank, or reduce before the gather"
-                    )
-                    yield node.lineno, text
-            if isinstance(statement, ast.Assign):
-                self._assign(statement)
-
-    def _is_offset(self, node: ast.expr) -> bool:
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
-            return False
-        left, right = ast.unparse(node.left), ast.unparse(node.right)
-        pairs = ((left, right), (right, left))
-        return any(_RANK.search(one) and (other in self.counts or _SIZE.search(other)) for one, other in pairs)
-
-    def _meeting(self, node: ast.expr) -> set[str]:
-        names = _names(node)
-        if node in self.calls or not names & self.gathered:
-            return set()
-        suspects = {name for name in names & self.local if _LOCAL.search(name) or name in self.indexes}
-        return suspects | {name for one in ast.walk(node) for name in self._counted(one)}
-
-    def _counted(self, node: ast.AST) -> set[str]:
-        """The names that an index of this rank's rows is made from."""
-        names = _names(node)
-        if not (isinstance(node, ast.Call) and _INDEX.search(ast.unparse(node.func))) or names & self.gathered:
-            return set()
-        return names & (self.local if any(_SIZE.search(ast.unparse(one)) for one in node.args) else self.counts)
-
-    def _assign(self, statement: ast.Assign) -> None:
-        value = statement.value
-        is_gather = any(node in self.calls for node in ast.walk(value))
-        is_gathered = is_gather or bool(_names(value) & self.gathered)
-        is_index = any(self._counted(node) for node in ast.walk(value))
-        for target in statement.targets:
-            made = _names(target)
-            for names in (self.local, self.gathered, self.counts, self.indexes):
-                names -= made
-            if is_gather and isinstance(target, ast.Tuple):
-                made = _names(target.elts[0])  # the others are sizes
-            (self.gathered if is_gathered else self.local).update(made)
-            if not is_gathered:
-                self.counts |= made if _SIZE.search(ast.unparse(value)) else set()
-                self.indexes |= made if is_index else set()
-
-
-def _expressions(node: ast.AST) -> Iterator[ast.expr]:
-    if isinstance(node, ast.expr):
-        yield from (
-            one for one in ast.walk(node) if isinstance(one, ast.BinOp | ast.Subscript | ast.Call | ast.Compare)
+def _local_on_gathered(use: Use, calls: set[ast.AST]) -> Iterator[tuple[int, str]]:
+    """A mask, label or index of this rank's rows, applied to rows of all ranks: the lines where they meet, and why."""
+    function = _function_around(use)
+    if not isinstance(function, _Function):
+        return
+    names = [one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)]
+    kinds = {name: "count" if _SIZE.search(name) else "local" for name in names}  # see `_kind`
+    told: set[str] = set()
+    for statement in _statements(function.body):
+        inside = (
+            one for child in ast.iter_child_nodes(statement) if isinstance(child, ast.expr) for one in ast.walk(child)
         )
+        for node in (one for one in inside if isinstance(one, ast.BinOp | ast.Subscript | ast.Call | ast.Compare)):
+            if _is_offset(node, kinds):
+                yield node.lineno, "rank * batch_size is a rank's first row only if all have as many: sum(sizes[:rank])"
+            for name in sorted(_meeting(node, kinds) - told) if node not in calls else ():
+                told.add(name)  # once is enough
+                text = (
+                    f"{name} has this rank's rows and meets those of all ranks here: take own rows, or gather it "
+                    "too, where a padded dim must have one length on every rank, or reduce before the gather"
+                )
+                yield node.lineno, text
+        if isinstance(statement, ast.Assign):
+            kind = _kind(statement.value, kinds, calls)
+            for target in statement.targets:
+                kinds |= dict.fromkeys(_names(target), kind)
+                if isinstance(target, ast.Tuple) and statement.value in calls:
+                    kinds |= dict.fromkeys(_names(ast.Tuple(target.elts[1:])), "sizes")
+
+
+def _kind(node: ast.expr, kinds: dict[str, str], calls: set[ast.AST]) -> str:
+    """What a value is: rows of all ranks ("gathered"), or of this one: their "count", an "index", else "local"."""
+    nodes = list(ast.walk(node))
+    if any(one in calls for one in nodes) or "gathered" in {kinds.get(name) for name in _names(node)}:
+        return "gathered"
+    if any(_counted(one, kinds) for one in nodes):
+        return "index"
+    return "count" if _SIZE.search(ast.unparse(node)) else "local"
+
+
+def _meeting(node: ast.expr, kinds: dict[str, str]) -> set[str]:
+    """The names of this rank's rows that stand beside rows of all ranks."""
+    own = {name: kinds[name] for name in _names(node) & kinds.keys()}
+    if "gathered" not in own.values():
+        return set()
+    suspects = {name for name, kind in own.items() if kind == "index" or (kind == "local" and _LOCAL.search(name))}
+    return suspects | {name for one in ast.walk(node) for name in _counted(one, kinds)}
+
+
+def _counted(node: ast.AST, kinds: dict[str, str]) -> set[str]:
+    """The names that an index of this rank's rows is made from."""
+    own = {name: kinds[name] for name in _names(node) & kinds.keys()}
+    if not (isinstance(node, ast.Call) and _INDEX.search(ast.unparse(node.func))) or "gathered" in own.values():
+        return set()
+    has_size = any(_SIZE.search(ast.unparse(one)) for one in node.args)
+    return {name for name, kind in own.items() if kind == "count" or (has_size and kind != "sizes")}
+
+
+def _is_offset(node: ast.expr, kinds: dict[str, str]) -> bool:
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+        return False
+    left, right = ast.unparse(node.left), ast.unparse(node.right)
+    pairs = ((left, right), (right, left))
+    return any(_RANK.search(one) and (kinds.get(other) == "count" or _SIZE.search(other)) for one, other in pairs)
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -247,39 +218,3 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             for name in ("body", "handlers", "orelse", "finalbody", "cases"):
                 for inner in getattr(statement, name, ()):
                     yield from _statements([inner] if isinstance(inner, ast.stmt) else inner.body)
-
-
-# ------------------------------------------------------------------ random-branch
-
-
-def _draw_before(use: Use) -> int:
-    """The line of a random draw that decides whether a call runs; 0 if there is none."""
-    scope = _function_around(use.source, use.node) or use.source.tree
-    nodes = list(ast.walk(scope))
-    drawn: dict[str, int] = {}
-    for node in nodes:
-        if isinstance(node, ast.Assign):
-            drawn |= dict.fromkeys((name for one in node.targets for name in _names(one)), _draw(node.value, {}))
-    shared = [node for node in nodes if isinstance(node, ast.Call) and "broadcast" in ast.unparse(node.func)]
-    drawn = {name: line for name, line in drawn.items() if line and not any(name in _names(one) for one in shared)}
-    inner: ast.AST = use.node
-    tests = []
-    for around in use.source.around(use.node):
-        if isinstance(around, ast.If | ast.IfExp | ast.While) and inner is not around.test:
-            tests.append(around.test)
-        if around is scope:
-            break
-        inner = around
-    leaves = (ast.Return, ast.Continue, ast.Break, ast.Raise)
-    early = [node for node in nodes if isinstance(node, ast.If) and isinstance(node.body[-1], leaves)]
-    tests += [node.test for node in early if node.lineno < use.node.lineno]
-    return next(filter(None, (_draw(test, drawn) for test in tests)), 0)
-
-
-def _draw(node: ast.expr, drawn: dict[str, int]) -> int:
-    """The line of the random number that an expression draws or uses; 0 if there is none, or one for all ranks."""
-    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-    if any("broadcast" in ast.unparse(one.func) for one in calls):
-        return 0
-    lines = [one.lineno for one in calls if _RANDOM.search(ast.unparse(one.func))]
-    return next(iter([*lines, *(drawn[name] for name in sorted(_names(node) & set(drawn)))]), 0)

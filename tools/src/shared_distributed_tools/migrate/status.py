@@ -14,18 +14,7 @@ from ..errors import RefusalError, ToolError
 from ..repo.files import read, repo_root, write_atomically
 from ..terminal import as_html, print_table
 from ..vendor.state import State
-from .stages import (
-    CORE_STAGE,
-    ORIGINAL,
-    PACKAGE,
-    STAGES,
-    VENDORED,
-    Obstacle,
-    Project,
-    files_on_core,
-    look_at,
-    missing_dependency,
-)
+from .stages import CORE_STAGE, NO_COPY, ORIGINAL, PACKAGE, STAGES, VENDORED, Project, files_on_core, look_at
 
 GOOD, FINDING, COULD_NOT = 0, 1, 2  # exit codes; the highest counts
 _COLOURS = {GOOD: "green", FINDING: "yellow", COULD_NOT: "red"}
@@ -80,37 +69,30 @@ def _write_page(page: Path, table: Table) -> None:
 
 
 def status_of(repo: Path) -> Line:
-    """One project. What cannot be read is part of the answer."""
+    """One project: state, next step, severity. What cannot be read is part of the answer."""
     try:
         project = look_at(repo)
-        state, note, exit_code = _state(project)
+        told = _told(project)
     except ToolError as error:
         return Line(repo.name, "", "", "cannot be read", str(error), COULD_NOT)
-    return Line(repo.name, project.adapter.name if project.adapter else "", project.stage, state, note, exit_code)
+    return Line(repo.name, project.adapter.name if project.adapter else "", project.stage, *told)
 
 
-def _state(project: Project) -> tuple[str, str, int]:
-    """State, next step, severity."""
-    if project.obstacle is not None and project.stage != VENDORED:
-        return project.obstacle.value, project.advice, GOOD if project.obstacle is Obstacle.NONE else FINDING
-    missing = missing_dependency(project)
-    if missing:
-        return "dependency missing", f"add {missing} to the dependencies", FINDING
+def _told(project: Project) -> tuple[str, str, int]:
+    if project.obstacle and project.stage != VENDORED:
+        return project.obstacle, project.advice, GOOD if project.obstacle == NO_COPY else FINDING
     if project.stage == CORE_STAGE:
         return State.CURRENT.label, "", GOOD
+    following = f"next: `adapters migrate REPO --to {STAGES[STAGES.index(project.stage) + 1]}`"
     if project.stage == ORIGINAL:
         finding = project.finding
         is_exact = finding is not None and finding.kind == "exact"
         like = f", {finding.similarity} % like {finding.variant}" if finding and finding.variant else ""
-        return "original" if is_exact else f"original, edited{like}", _next(project), FINDING
-    seen = project.inspected()
-    note = _next(project) if seen.state.is_good else seen.meaning
-    return seen.state.label, note, GOOD if seen.state.is_good else FINDING
-
-
-def _next(project: Project) -> str:
-    after = STAGES[STAGES.index(project.stage) + 1]
+        return "original" if is_exact else f"original, edited{like}", following, FINDING
     on_core, left = files_on_core(project) if project.stage == PACKAGE else (0, 0)
     if on_core:
-        return f"{on_core} of {on_core + left} files are on the core; `adapters plan REPO` says what the others need"
-    return f"next: `adapters migrate REPO --to {after}`"
+        following = (
+            f"{on_core} of {on_core + left} files are on the core; `adapters plan REPO` says what the others need"
+        )
+    seen = project.inspected()
+    return seen.state.label, following if seen.state.is_good else seen.meaning, int(not seen.state.is_good)

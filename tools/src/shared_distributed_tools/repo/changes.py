@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import RefusalError
-from ..terminal import echo, print_diff
+from ..terminal import echo, one_line, print_diff
 from .files import checked, clear_temporary_files, read, remove, with_lf, write_atomically
 from .git import Checkout
 
@@ -34,7 +34,8 @@ class Change:
     @property
     def diff(self) -> str:
         """As a unified diff; empty if nothing changes but line ends."""
-        return unified(self.old or b"", self.new, self.path if self.old is not None else "(no file)", self.path)
+        name = one_line(self.path)
+        return unified(self.old or b"", self.new, name if self.old is not None else "(no file)", name)
 
 
 def unified(before: bytes, after: bytes, old: str, new: str) -> str:
@@ -43,26 +44,25 @@ def unified(before: bytes, after: bytes, old: str, new: str) -> str:
     return "\n".join(difflib.unified_diff(left, right, old, new, lineterm=""))
 
 
-def _undoing_checkout(repo: Path) -> Checkout:
+def checkout_of(repo: Path) -> Checkout:
     """The checkout around a repo. RefusalError, with the command that helps, where git could undo nothing."""
     checkout = Checkout.around(repo)
+    first = "git add -A && git commit -m 'as it was'"
     if checkout is None:
-        why = f"{repo} is in no git repository, and git is what undoes this. Make it one first: `git init && "
+        why = f"{repo} is in no git repository, and git is what undoes this. Make it one first: `git init && {first}`"
     elif checkout.head is None:
-        why = f"{checkout.root} has no commit yet; make the first one: `"
+        why = f"{checkout.root} has no commit yet; make the first one: `{first}`"
     elif checkout.under_way:
         what = checkout.under_way
-        msg = f"a {what} is under way in {checkout.root}; `git {what} --continue` or `--abort` it first"
-        raise RefusalError(msg)
+        why = f"a {what} is under way in {checkout.root}; `git {what} --continue` or `--abort` it first"
     else:
         return checkout
-    msg = f"{why}git add -A && git commit -m 'as it was'`"
-    raise RefusalError(msg)
+    raise RefusalError(why)
 
 
 def _refuse_unless_held(checkout: Checkout, repo: Path, change: Change) -> None:
     """RefusalError, with the command that helps, unless git brings back the very bytes of a file."""
-    path, name = checked(repo, change.path), shlex.quote(change.path)
+    path, name = checked(repo, change.path), _quoted(change.path)
     other, conversion = checkout.belongs_to(path), checkout.conversion(path)
     held = None if other else checkout.committed(path)
     why = ""
@@ -92,7 +92,7 @@ def carry_out(repo: Path, changes: Sequence[Change], message: str, *, write: boo
     Each file is written in one step. A run that is interrupted leaves a dirty tree, which git brings back, and
     perhaps a temporary file in the git directory, which the next run removes.
     """
-    checkout = _undoing_checkout(repo)
+    checkout = checkout_of(repo)
     for change in changes:
         _refuse_unless_held(checkout, repo, change)
     for change in changes:
@@ -108,19 +108,24 @@ def carry_out(repo: Path, changes: Sequence[Change], message: str, *, write: boo
             remove(checked(repo, change.path), change.old)
         else:
             write_atomically(checked(repo, change.path), change.new, change.old, checkout.git_dir)
-    echo(f"{files} changed. In {repo}:\n{what_to_type(changes, message)}", err=True)
+    echo(f"{files} changed. In {one_line(str(repo))}:\n{what_to_type(changes, message)}", err=True)
+
+
+def _quoted(name: str) -> str:
+    """As a shell reads it; in bash's own form if it has control characters."""
+    return shlex.quote(name) if name.isprintable() else f"${name!a}"
 
 
 def what_to_type(changes: Sequence[Change], message: str) -> str:
     """The git commands that keep the changes, and those that undo them, before the commit and after it."""
-    made = shlex.join(change.path for change in changes if change.old is None)
-    changed = shlex.join(change.path for change in changes if change.old is not None)
+    made = " ".join(_quoted(change.path) for change in changes if change.old is None)
+    changed = " ".join(_quoted(change.path) for change in changes if change.old is not None)
     add = f"git add -- {made} && " if made else ""
     undo = [f"git restore --staged --worktree -- {changed}"] if changed else []
     undo += [f"git rm -q --cached --ignore-unmatch -- {made} && rm -- {made}"] if made else []
-    everything = shlex.join(change.path for change in changes)
+    everything = " ".join(_quoted(change.path) for change in changes)
     return (
-        f"to keep it:            {add}git commit -m {shlex.quote(message)} -- {everything}\n"
+        f"to keep it:            {add}git commit -m {_quoted(message)} -- {everything}\n"
         f"to undo it before:     {' && '.join(undo)}\n"
         "to undo it afterwards: git revert HEAD, or the commit's hash once there are others"
     )

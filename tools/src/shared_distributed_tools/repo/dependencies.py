@@ -6,7 +6,6 @@ everything else (poetry, setup.cfg, requirements, lists that are dynamic or comp
 """
 
 import ast
-import configparser
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -23,16 +22,8 @@ from .changes import Change
 from .files import like, read, with_lf
 
 _LARGEST = 2**18  # bytes; more than anybody lists, and seconds of work
-_DAMAGED = (
-    TOMLKitError,
-    configparser.Error,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    MemoryError,
-)
+_DEEP = (RecursionError, MemoryError)
+_DAMAGED = (TOMLKitError, SyntaxError, ValueError, TypeError, AttributeError, *_DEEP)
 
 
 def name_in(requirement: str) -> str:
@@ -47,13 +38,9 @@ def name_in(requirement: str) -> str:
 
 def is_listed(repo: Path, distribution: str) -> bool:
     """Whether a project lists a distribution, in any of the usual files; comments do not count."""
-    for name, listed in _LISTS.items():
-        with suppress(*_DAMAGED):
-            for one in listed(_text(repo, name)):
-                with suppress(RefusalError):  # for an option of pip, or any other text
-                    if name_in(re.split(r"\s--|\s#", one)[0]) == distribution:
-                        return True
-    return False
+    texts = (one for name, listed in _LISTS.items() for one in _listed(repo, name, listed))
+    names = (re.match(r"\s*([\w.-]+)\s*(?:$|[\[(@;#<=>!~]|--)", text) for text in texts)
+    return any(canonicalize_name(found[1]) == distribution for found in names if found)
 
 
 def added(repo: Path, requirements: Sequence[str]) -> Change | None:
@@ -97,18 +84,18 @@ def _in_setup(text: str) -> Iterable[str]:
     return [value for value in constants if isinstance(value, str)]
 
 
-def _in_setup_cfg(text: str) -> Iterable[str]:
-    parser = configparser.ConfigParser(interpolation=None, strict=False)
-    parser.read_string(text)
-    return parser.get("options", "install_requires", fallback="").splitlines()
-
-
 _LISTS: dict[str, Callable[[str], Iterable[str]]] = {
     "pyproject.toml": _in_pyproject,
     "setup.py": _in_setup,
-    "setup.cfg": _in_setup_cfg,
+    "setup.cfg": str.splitlines,
     "requirements.txt": str.splitlines,
 }
+
+
+def _listed(repo: Path, name: str, listed: Callable[[str], Iterable[str]]) -> list[str]:
+    with suppress(*_DAMAGED):
+        return [str(one) for one in listed(_text(repo, name))]
+    return []
 
 
 # ------------------------------------------------------------------ one more; the text as it is where that is not sure

@@ -2,16 +2,16 @@
 """`adapters scan`."""
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from ..terminal import echo, progress
+from ..terminal import echo, one_line, progress
 from .survey import Finding, Survey, scan
 
+_LISTS = ("differences", "definitions", "undefined", "sites")
 _COLOURS = {"relative": "magenta", "vendored": "green"}
 
 
@@ -38,20 +38,18 @@ def command(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:
-    facts = {field.name: getattr(finding, field.name) for field in fields(finding)}
-    for key in ("differences", "definitions", "undefined", "sites"):
-        facts[key] = [one._asdict() for one in facts[key]]
-    return facts
+    facts = finding._asdict()
+    return facts | {key: [one._asdict() for one in facts[key]] for key in _LISTS}
 
 
 def _show(survey: Survey) -> None:
     for finding in survey.findings:
         place = Path(finding.root, finding.path).as_posix()
-        echo(f"{place}: {_headline(finding)}", fg=_COLOURS.get(finding.kind, "yellow"))
+        echo(one_line(f"{place}: {_headline(finding)}"), fg=_COLOURS.get(finding.kind, "yellow"))
         for line in _details(finding):
-            echo(f"    {line}")
+            echo(one_line(f"    {line}"))
     for unread in survey.unread:
-        echo(f"not read: {unread.path}: {unread.why}")
+        echo(one_line(f"not read: {unread.path}: {unread.why}"))
     copies = len(survey.copies)
     found = f"{copies} cop{'y' if copies == 1 else 'ies'} found" if copies else "no copy found"
     echo(f"{found} in {'1 file' if survey.files == 1 else f'{survey.files:,} files'}")

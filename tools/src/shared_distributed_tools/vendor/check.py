@@ -48,8 +48,7 @@ def _checked(repo: Path) -> list[Vendored]:
     found = find(repo, tree)
     unread = [f"  {one.path}: {one.why}" for one in tree.unread if one.may_hide_a_copy and is_kept(one.path)]
     if unread:
-        msg = "\n".join([f"{repo}: not everything can be read:", *unread])
-        raise RefusalError(msg)
+        raise RefusalError(f"{repo}: not everything can be read:", *unread)
     if not found and is_listed(repo, CORE_DISTRIBUTION):
         return [Vendored(repo, "(no file)", State.CURRENT, note=f"the project uses {CORE_DISTRIBUTION} itself")]
     if not found:
@@ -59,13 +58,5 @@ def _checked(repo: Path) -> list[Vendored]:
 
 
 def _as_json(file: Vendored) -> dict[str, str | None]:
-    header = file.header
-    return {
-        "repo": str(file.repo),
-        "path": file.path,
-        "adapter": header.adapter if header else None,
-        "version": header.version if header else None,
-        "revision": header.revision if header else None,
-        "state": file.state.label,
-        "meaning": file.meaning,
-    }
+    facts = {name: getattr(file.header, name, None) for name in ("adapter", "version", "revision")}
+    return {"repo": str(file.repo), "path": file.path, **facts, "state": file.state.label, "meaning": file.meaning}

@@ -11,7 +11,7 @@ from ..repo.changes import carry_out
 from ..repo.files import repo_root
 from ..repo.git import Checkout
 from ..repo.tree import Tree
-from ..terminal import echo
+from ..terminal import echo, one_line
 from .content import afresh, refuse_missing_names
 from .state import State, inspect, locate
 
@@ -28,7 +28,7 @@ def command(name: str, repo: Path, path: str | None, accept_edits: bool, write: 
     seen = inspect(root, locate(root, adapter, path))
     is_this = seen.header is not None and seen.header.adapter == name
     if is_this and seen.state is State.CURRENT:
-        echo(f"{seen.path}: already current", err=True)
+        echo(one_line(f"{seen.path}: already current"), err=True)
         return
     if is_this and not accept_edits and seen.state is not State.CONFLICT:
         msg = f"{seen.path} is vendored already: {seen.meaning}. Use `adapters update {repo}`, or --accept-edits"

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What a file in a repo becomes: the rendered file afresh, or this release merged with the edits made there."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..catalog import Adapter
@@ -10,21 +9,13 @@ from ..render import rendered_parts
 from ..render.header import hash_of, split
 from ..render.released import released
 from ..render.verify import undefined_names
-from ..repo.changes import Change, unified
+from ..repo.changes import Change, checkout_of, unified
 from ..repo.files import like, with_lf
-from ..repo.git import Checkout, merge
+from ..repo.git import merge
 from ..repo.tree import Tree
 from ..repo.uses import find_uses
 from ..scan.survey import find_copy
 from .state import State, Vendored
-
-
-@dataclass(frozen=True)
-class Update:
-    """A vendored file brought up to this release."""
-
-    change: Change
-    to_do: str = ""  # what a merge leaves to a person
 
 
 def afresh(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> Change:
@@ -61,12 +52,11 @@ def _refuse_edited_copy(file: Path, path: str, adapter: Adapter) -> None:
     lines = [f"nothing in it is known as the original of {adapter.name}"]
     if finding is not None and finding.adapter == adapter.name:
         lines = [f"{one.name}: {one.how}" + (f": {one.detail}" if one.detail else "") for one in finding.differences]
-    listed = "\n".join(f"  {line}" for line in lines)
-    msg = (
-        f"{path} is not the original that {adapter.name} replaces:\n{listed}\n"
-        f"`adapters parity {file} --adapter {adapter.name}` shows what behaves differently; --accept-edits goes on"
+    raise RefusalError(
+        f"{path} is not the original that {adapter.name} replaces:",
+        *(f"  {line}" for line in lines),
+        f"`adapters parity {file} --adapter {adapter.name}` shows what behaves differently; --accept-edits goes on",
     )
-    raise RefusalError(msg)
 
 
 def refuse_missing_names(tree: Tree, path: str, adapter: Adapter) -> None:
@@ -80,25 +70,23 @@ def refuse_missing_names(tree: Tree, path: str, adapter: Adapter) -> None:
         if name.partition("/")[0] not in (*adapter.api, "", "*") and use.source.path != path
     ]
     if missing:
-        lines = "\n".join(dict.fromkeys(missing))
-        msg = f"{adapter.name} has no such name; move it to a file of your own, commit, and run this again:\n{lines}"
-        raise RefusalError(msg)
+        advice = f"{adapter.name} has no such name; move it to a file of your own, commit, and run this again:"
+        raise RefusalError(advice, *dict.fromkeys(missing))
 
 
-def updated(seen: Vendored) -> Update:
-    """A vendored file as this release has it, with the edits that were made to it."""
+def updated(seen: Vendored) -> tuple[Change, str]:
+    """A vendored file as this release has it, with the edits that were made to it; and what a merge leaves to do."""
     if seen.state in (State.NEWER, State.CONFLICT) or seen.header is None:
         msg = f"{seen.path}: {seen.meaning}"
         raise RefusalError(msg)
-    if seen.state in (State.CURRENT, State.EDITED):
-        return Update(Change(seen.path, seen.raw, seen.raw or b""))
     header, body = rendered_parts(seen.header.adapter)
-    if seen.state is State.STALE:
-        return Update(Change(seen.path, seen.raw, like(header.encode() + body, seen.raw)))
-    merged, is_conflict = merge(seen.body, _base(seen, body), body)
-    text = header.encode() + merged
-    to_do = "conflict; resolve the markers before you commit" if is_conflict else _broken(text)
-    return Update(Change(seen.path, seen.raw, like(text, seen.raw)), to_do)
+    text, to_do = header.encode() + body, ""
+    if seen.state is State.BOTH:
+        merged, is_conflict = merge(seen.body, _base(seen, body), body)
+        text = header.encode() + merged
+        to_do = "conflict; resolve the markers before you commit" if is_conflict else _broken(text)
+    is_changed = seen.state in (State.STALE, State.BOTH)
+    return Change(seen.path, seen.raw, like(text, seen.raw) if is_changed else seen.raw or b""), to_do
 
 
 def _broken(text: bytes) -> str:
@@ -121,33 +109,24 @@ def _base(seen: Vendored, ours: bytes) -> bytes:
     found = released(wanted)
     if found is not None:
         return found
-    checkout = Checkout.around(seen.repo)
+    checkout = checkout_of(seen.repo)
     nearest = None
-    for blob in checkout.blobs_with(wanted) if checkout else ():
+    for blob in checkout.blobs_with(wanted):
         header, body = split(with_lf(blob))
         if hash_of(body) == wanted:
             return body
         if header is not None and header.body == wanted:
             nearest = body  # the last one is the oldest
-    raise RefusalError(_no_base(seen, ours, nearest, checkout))
-
-
-def _no_base(seen: Vendored, ours: bytes, nearest: bytes | None, checkout: Checkout | None) -> str:
-    if checkout is None:
-        why = "this is no git repository"
-    elif checkout.is_shallow:
+    why = "no commit has it: its branch is gone, or it was never committed"
+    if checkout.is_shallow:
         why = "this clone is shallow; `git fetch --unshallow` brings the rest"
     elif nearest is not None:
         why = "the first commit that has it has edits already: squashed, reformatted by a hook, or made at once"
-    else:
-        why = "no commit has it: its branch is gone, or it was never committed"
     start, label = (seen.body, "your file") if nearest is None else (nearest, "as first committed")
-    diffs = [] if nearest is None else [unified(nearest, seen.body, label, "your edits")]
-    diffs += [unified(start, ours, label, "this release")]
-    return "\n".join(
-        [
-            f"{seen.path} has edits, and the body that they were made to is lost: no release rendered it, and {why}.",
-            "Merge by hand: `adapters vendor --accept-edits` renders it anew; then make the edits again.",
-            *diffs,
-        ]
-    )
+    lines = [
+        f"{seen.path} has edits, and the body that they were made to is lost: no release rendered it, and {why}.",
+        "Merge by hand: `adapters vendor --accept-edits` renders it anew; then make the edits again.",
+        *unified(start, seen.body, label, "your edits").split("\n"),
+        *unified(start, ours, label, "this release").split("\n"),
+    ]
+    raise RefusalError(*lines)

@@ -59,6 +59,11 @@ class Vendored:
     header: Header | None = None  # None: no header of ours, or one that cannot be read
 
     @property
+    def adapter(self) -> Adapter | None:
+        """Whose file or shim it is, as far as this release knows."""
+        return ADAPTERS.get(self.header.adapter) if self.header else shim_of(self.raw or b"")
+
+    @property
     def body(self) -> bytes:
         """What stands below the header, with LF, whatever the file has."""
         return split(with_lf(self.raw or b""))[1]

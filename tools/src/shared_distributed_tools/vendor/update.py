@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 
 from ..errors import RefusalError
-from ..repo.changes import carry_out
+from ..repo.changes import carry_out, checkout_of
 from ..repo.files import repo_root
 from ..repo.tree import Tree
-from ..terminal import echo
+from ..terminal import echo, one_line
 from .content import updated
 from .state import State, find
 
@@ -25,17 +25,18 @@ def command(ctx: click.Context, repo: Path, write: bool) -> None:
     with git's markers in the file, or names that nothing defines any more.
     """
     root = repo_root(repo)
+    checkout_of(root)  # a refusal comes before a walk, which may take long
     files = [file for file in find(root, Tree(root)) if file.state not in (State.SHIM, State.ORIGINAL)]
     if not files:
         msg = f"nothing is vendored in {repo}; run `adapters vendor NAME {repo}`"
         raise RefusalError(msg)
-    updates = [updated(file) for file in files]
-    changes = [update.change for update in updates if update.change.old != update.change.new]
-    if not changes:
-        echo(f"{', '.join(file.path for file in files)}: nothing to change", err=True)
+    updates = [(change, to_do) for change, to_do in map(updated, files) if change.old != change.new]
+    if not updates:
+        echo(one_line(f"{', '.join(file.path for file in files)}: nothing to change"), err=True)
         return
+    changes = [change for change, _ in updates]
     carry_out(root, changes, "distributed.py brought up to date with shared-distributed", write=write)
-    for update in updates:
-        if update.to_do:
-            echo(f"{update.change.path}: {update.to_do}", fg="red", err=True)
-    ctx.exit(int(any(update.to_do for update in updates)))
+    for change, to_do in updates:
+        if to_do:
+            echo(one_line(f"{change.path}: {to_do}"), fg="red", err=True)
+    ctx.exit(int(any(to_do for _, to_do in updates)))
