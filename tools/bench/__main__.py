@@ -4,7 +4,7 @@
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import click
@@ -32,9 +32,9 @@ PRELOADED = ("bench.measure", "torchmetrics.utilities.distributed", "accelerate.
 def run(points: Sequence[Point], seconds: float, backend: str, path: Path) -> tuple[Results, list[str]]:
     """Measure, and write to `path` after every point. The results, and in words what is missing from them and why."""
     preload(*PRELOADED)
-    results, rounds, problems = Results(facts(backend)), dict[Point, Rounds](), list[str]()
+    results, rounds, missing = Results(facts(backend)), dict[Point, Rounds](), dict.fromkeys(points, "no time left")
     with ExitStack() as stack, progress(TimeElapsedColumn()) as report:
-        with World(1, join=False) as alone:
+        with World(1, join=False) as alone, suppress(WorldFailure):  # its bars then say "not measured"
             results.python = alone.run(python_alone)[0]
         sizes = dict.fromkeys(point.world for point in points)
         worlds = {n: stack.enter_context(World(n, backend, deadlines=DEADLINES, prepare=pin)) for n in sizes}
@@ -51,14 +51,15 @@ def run(points: Sequence[Point], seconds: float, backend: str, path: Path) -> tu
                 try:
                     found = worlds[point.world].run(measure, point, budget)[0]  # all ranks hold the same numbers
                 except WorldFailure as failure:  # the next point gets new ranks
-                    problems.append(f"{point.label}: {failure}")
+                    missing[point] = str(failure)
                     continue
                 before = rounds.setdefault(point, {name: [] for name in found})
                 for name, times in found.items():
                     before[name] += times
                 results.add(point, before)
                 results.save(path)
-    return results, problems + [f"{point.label}: no time left" for point in points if point not in rounds]
+                missing.pop(point, None)
+    return results, [f"{point.label}: {why}" for point, why in missing.items()]
 
 
 @click.command("bench")

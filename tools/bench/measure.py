@@ -49,8 +49,9 @@ def measure(point: Point, seconds: float) -> Rounds:
         done = len(next(iter(rounds.values())))
         for name, times in _slowest(calls, range(done, done + max(FEWEST, done // 4))).items():
             rounds[name] += times
-        is_done.fill_(time.monotonic() >= end or done >= MOST or is_narrow(rounds))
-        dist.broadcast(is_done, 0)  # one rank's clock decides for all
+        if dist.get_rank() == 0:  # one clock decides for all
+            is_done.fill_(time.monotonic() >= end or done >= MOST or is_narrow(rounds))
+        dist.broadcast(is_done, 0)
     gc.enable()
     return rounds
 
