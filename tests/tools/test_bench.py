@@ -19,7 +19,7 @@ from rich.console import Console
 from bench import __main__ as bench
 from bench import measure
 from bench.bars import BARS, FAILED, PASSED, PYTHON_MS, UNDECIDED, UNMEASURED, judge
-from bench.contenders import CONTENDERS, FUNCTIONAL, KNOWN, NULL, OURS, PAD, RAW, Contender
+from bench.contenders import CONTENDERS, FUNCTIONAL, KNOWN, NULL, OURS, PAD, PAD_ONCE, RAW, Contender
 from bench.estimate import FEWEST, Estimate, estimate, geometric_mean
 from bench.grid import (
     FORMS,
@@ -36,7 +36,7 @@ from bench.grid import (
 from bench.measure import Rounds, ratios, turns
 from bench.plot import draw_growth, draw_ratios
 from bench.results import Results
-from bench.tables import comparison, markdown, publish, summary
+from bench.tables import comparison, crossings, markdown, publish, summary
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "shared" / "distributed" / "docs"
@@ -183,6 +183,16 @@ def test_the_comparison_holds_every_contender() -> None:
     assert all(word in captured.get() for word in ("torchmetrics", "1 ms", "20.00 ±0", "64 KiB", *FORMS))
 
 
+def test_the_crossing_is_named() -> None:
+    """At which unevenness real rows are faster, and at which padding is; where the interval spans 1, neither."""
+    results = Results()
+    for form, factor in (("0/16", 0.5), ("1/16", 1.0), ("8/16", 2.0)):
+        rounds = rounds_of({OURS + KNOWN: 1.0, PAD_ONCE + KNOWN: factor})
+        results.add(Point(4, form, MIB, 0, "crossing"), rounds)
+    (line,) = crossings(results)
+    assert line == "4 ranks, 1 MiB a rank: real rows are faster at 8/16, padding at 0/16, of 0/16, 1/16, 8/16"
+
+
 def test_plots(tmp_path: Path) -> None:
     """SVGs that are the same for the same data, also of a run that was cut off."""
     results = results_of(full_grid(WORLDS), FAST)
@@ -280,7 +290,7 @@ def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {OURS, NULL, PAD, PAD + KNOWN, FUNCTIONAL, FUNCTIONAL + KNOWN, RAW + KNOWN} <= rows["forward"].keys()
     assert {OURS, PAD, FUNCTIONAL + KNOWN} <= rows["both"].keys()
     assert rows["backward"].keys() == {OURS, NULL, "all-reduce and slice"}
-    assert rows["crossing"].keys() == {OURS + KNOWN, "padded into one buffer" + KNOWN}
+    assert rows["crossing"].keys() == {OURS + KNOWN, PAD_ONCE + KNOWN}
     assert (tmp_path / "speed-growth.svg").exists()
     again = CliRunner().invoke(
         bench.main, ["--from", str(tmp_path / "speed.json"), "--output", str(tmp_path / "again")]

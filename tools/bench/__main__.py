@@ -19,7 +19,7 @@ from .grid import DIRECTIONS, WORLDS, Point, crossing_grid, full_grid, quick_gri
 from .measure import Rounds, measure, pin, python_alone
 from .plot import draw_growth, draw_ratios
 from .results import Results, facts
-from .tables import comparison, publish, verdicts
+from .tables import comparison, crossings, publish, verdicts
 
 DOCS = Path(__file__).resolve().parents[2] / "shared" / "distributed" / "docs"
 FULL_SECONDS, QUICK_SECONDS = 1020.0, 55.0
@@ -107,7 +107,9 @@ def main(
         publish(results, DOCS / "speed.md", DOCS.parents[2] / "README.md")
     judged = judge(results)
     shown = [direction for direction in DIRECTIONS if any(point.direction == direction for point in results.timings)]
-    console().print(*(comparison(results, direction) for direction in shown), verdicts(judged))
+    console().print(
+        *(comparison(results, direction) for direction in shown), *crossings(results), verdicts(judged), sep="\n"
+    )
     console().print(f"written: speed.json and three plots, in {output}", *problems, sep="\n")
     if must_pass and (problems or any(word == FAILED for _, _, word in judged)):
         sys.exit(1)

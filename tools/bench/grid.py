@@ -17,7 +17,7 @@ DIRECTIONS: dict[Direction, str] = {
     "forward": "forward",
     "backward": "summed backward alone",
     "both": "forward + summed backward",
-    "crossing": "forward, sizes known: padding against real rows, by how much shorter the shortest rank is",
+    "crossing": "forward, sizes known, by how much less the shortest rank has",
 }
 WORLDS = (2, 4, 8, 16)
 LARGEST = {2: 4 * MIB, 4: 4 * MIB, 8: MIB}  # at 8 ranks, padding skewed rows takes half a second even so
@@ -90,5 +90,6 @@ def quick_grid(worlds: Sequence[int]) -> list[Point]:
 
 def crossing_grid(worlds: Sequence[int]) -> list[Point]:
     """From even to very uneven: where padding stops being faster than one message a rank."""
-    forms = [f"{step}/16" for step in (0, 1, 2, 4, 8, 12, 15)]
-    return _points([world for world in worlds if world in LARGEST], forms, [64 * KIB, MIB], [0], ["crossing"])
+    forms, sizes = [f"{step}/16" for step in (0, 1, 2, 4, 8, 12, 15)], (64 * KIB, MIB)
+    pairs = [(world, size) for world in worlds if world in LARGEST for size in sizes]
+    return [Point(world, form, size, 0, "crossing") for world, size in pairs for form in forms]
