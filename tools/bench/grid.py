@@ -5,8 +5,7 @@ world W · rank r · n_r rows of rank r along dim · ROW_BYTES a row, whatever t
 """
 
 from collections.abc import Sequence
-from itertools import product
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 Direction = Literal["forward", "backward", "both", "crossing"]
 
@@ -66,19 +65,19 @@ def bytes_in_words(count: int) -> str:
     return f"{count // MIB} MiB" if count >= MIB else f"{count // KIB} KiB"
 
 
-def _points(*axes: Sequence[object]) -> list[Point]:
-    return [Point(*cast(tuple[int, str, int, int, Direction], place)) for place in product(*axes)]
-
-
 def full_grid(worlds: Sequence[int]) -> list[Point]:
     """Every point: a few with 16 ranks, to show how time grows; then small worlds first, small tensors first."""
-    many = [world for world in worlds if world not in LARGEST]
-    points = _points(many, ["ragged"], [4 * KIB, 256 * KIB], [0], ["forward", "both"])
-    for world in (world for world in worlds if world in LARGEST):
-        for size in (4 * KIB, 64 * KIB, 256 * KIB, LARGEST[world]):
-            dims = [0] if size == 64 * KIB else [0, 1]
-            points += _points([world], FORMS, [size], dims, ["forward", "backward", "both"])
-    return points
+    many = [(world, size) for world in worlds if world not in LARGEST for size in (4 * KIB, 256 * KIB)]
+    return [Point(world, "ragged", size, 0, direction) for world, size in many for direction in ("forward", "both")] + [
+        Point(world, form, size, dim, direction)
+        for world in worlds
+        if world in LARGEST
+        for size in (4 * KIB, 64 * KIB, 256 * KIB, LARGEST[world])
+        for form in FORMS
+        for dim in (0, 1)
+        if (dim, size) != (1, 64 * KIB)
+        for direction in ("forward", "backward", "both")
+    ]
 
 
 def quick_grid(worlds: Sequence[int]) -> list[Point]:
