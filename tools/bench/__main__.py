@@ -4,7 +4,7 @@
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import click
@@ -19,11 +19,11 @@ from .grid import DIRECTIONS, WORLDS, Point, crossing_grid, full_grid, quick_gri
 from .measure import Rounds, measure, pin, python_alone
 from .plot import draw_growth, draw_ratios
 from .results import Results, facts
-from .tables import comparison, publish, verdicts
+from .tables import comparison, crossings, publish, verdicts
 
 DOCS = Path(__file__).resolve().parents[2] / "shared" / "distributed" / "docs"
 FULL_SECONDS, QUICK_SECONDS = 1020.0, 55.0
-FIRST_PASS = 0.75  # of the time; the rest goes to points where a rival may be faster
+PASSES = (0.75, 1.0)  # when each ends; the second visits only points where a rival may be faster
 DEADLINES = Deadlines(collective=120.0, case=160.0)  # the longest point takes a quarter of it
 # what ranks import; the last: a first backward imports parts of it, a first functional collective all, on every rank
 PRELOADED = ("bench.measure", "torchmetrics.utilities.distributed", "accelerate.utils.operations", "torch._dynamo")
@@ -32,14 +32,14 @@ PRELOADED = ("bench.measure", "torchmetrics.utilities.distributed", "accelerate.
 def run(points: Sequence[Point], seconds: float, backend: str, path: Path) -> tuple[Results, list[str]]:
     """Measure, and write to `path` after every point. The results, and in words what is missing from them and why."""
     preload(*PRELOADED)
-    results, rounds, problems = Results(facts(backend)), dict[Point, Rounds](), list[str]()
+    results, rounds, missing = Results(facts(backend)), dict[Point, Rounds](), dict.fromkeys(points, "no time left")
     with ExitStack() as stack, progress(TimeElapsedColumn()) as report:
-        with World(1, join=False) as alone:
+        with World(1, join=False) as alone, suppress(WorldFailure):  # its bars then say "not measured"
             results.python = alone.run(python_alone)[0]
         sizes = dict.fromkeys(point.world for point in points)
         worlds = {n: stack.enter_context(World(n, backend, deadlines=DEADLINES, prepare=pin)) for n in sizes}
         start = time.monotonic()
-        for share in (FIRST_PASS, 1.0):
+        for share in PASSES:
             in_doubt = {point for _, point, times in rivals(results) if times.low < 1}
             visited = [point for point in points if point in in_doubt or not results.timings]
             for done, point in enumerate(visited):
@@ -51,14 +51,15 @@ def run(points: Sequence[Point], seconds: float, backend: str, path: Path) -> tu
                 try:
                     found = worlds[point.world].run(measure, point, budget)[0]  # all ranks hold the same numbers
                 except WorldFailure as failure:  # the next point gets new ranks
-                    problems.append(f"{point.label}: {failure}")
+                    missing[point] = str(failure)
                     continue
                 before = rounds.setdefault(point, {name: [] for name in found})
                 for name, times in found.items():
                     before[name] += times
                 results.add(point, before)
                 results.save(path)
-    return results, problems + [f"{point.label}: no time left" for point in points if point not in rounds]
+                missing.pop(point, None)
+    return results, [f"{point.label}: {why}" for point, why in missing.items()]
 
 
 @click.command("bench")
@@ -106,7 +107,9 @@ def main(
         publish(results, DOCS / "speed.md", DOCS.parents[2] / "README.md")
     judged = judge(results)
     shown = [direction for direction in DIRECTIONS if any(point.direction == direction for point in results.timings)]
-    console().print(*(comparison(results, direction) for direction in shown), verdicts(judged))
+    console().print(
+        *(comparison(results, direction) for direction in shown), *crossings(results), verdicts(judged), sep="\n"
+    )
     console().print(f"written: speed.json and three plots, in {output}", *problems, sep="\n")
     if must_pass and (problems or any(word == FAILED for _, _, word in judged)):
         sys.exit(1)

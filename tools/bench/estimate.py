@@ -29,13 +29,14 @@ class Estimate(NamedTuple):
 def estimate(values: Sequence[float]) -> Estimate:
     """The Hodges-Lehmann centre of the logarithms, and the interval of Wilcoxon's signed-rank test.
 
-    The median of the means of all pairs: as hard to upset by single values as a quantile, nearly as sharp as a mean.
+    The median of the means of all pairs: single values hardly move it, and it is nearly as sharp as a mean.
     """
     logs, n = torch.tensor(values, dtype=torch.float64).log(), len(values)
     rows, columns = torch.triu_indices(n, n)
     means = ((logs[rows] + logs[columns]) / 2).sort().values
     cut = max(0, int(n * (n + 1) / 4 - 0.5 - 1.96 * sqrt(n * (n + 1) * (2 * n + 1) / 24)))
-    return Estimate(exp(means.quantile(0.5)), exp(means[cut]), exp(means[-1 - cut]))
+    ends = means.quantile(0.5), means[cut], means[-1 - cut]
+    return Estimate(*(float(f"{exp(end):.4g}") for end in ends))  # as many digits as are worth keeping
 
 
 def geometric_mean(estimates: Iterable[Estimate]) -> Estimate:

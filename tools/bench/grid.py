@@ -5,8 +5,7 @@ world W · rank r · n_r rows of rank r along dim · ROW_BYTES a row, whatever t
 """
 
 from collections.abc import Sequence
-from itertools import product
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 Direction = Literal["forward", "backward", "both", "crossing"]
 
@@ -17,7 +16,7 @@ DIRECTIONS: dict[Direction, str] = {
     "forward": "forward",
     "backward": "summed backward alone",
     "both": "forward + summed backward",
-    "crossing": "forward, sizes known: padding against real rows, by how much shorter the shortest rank is",
+    "crossing": "forward, sizes known, by how much less the shortest rank has",
 }
 WORLDS = (2, 4, 8, 16)
 LARGEST = {2: 4 * MIB, 4: 4 * MIB, 8: MIB}  # at 8 ranks, padding skewed rows takes half a second even so
@@ -66,21 +65,19 @@ def bytes_in_words(count: int) -> str:
     return f"{count // MIB} MiB" if count >= MIB else f"{count // KIB} KiB"
 
 
-def _points(*axes: Sequence[object]) -> list[Point]:
-    return [Point(*cast(tuple[int, str, int, int, Direction], place)) for place in product(*axes)]
-
-
 def full_grid(worlds: Sequence[int]) -> list[Point]:
-    """Every point; small worlds first, small tensors first. 16 ranks only show how time grows."""
-    points = []
-    for world in worlds:
-        if world not in LARGEST:
-            points += _points([world], ["ragged"], [4 * KIB, 256 * KIB], [0], ["forward", "both"])
-            continue
-        for size in (4 * KIB, 64 * KIB, 256 * KIB, LARGEST[world]):
-            dims = [0] if size == 64 * KIB else [0, 1]
-            points += _points([world], FORMS, [size], dims, ["forward", "backward", "both"])
-    return points
+    """Every point: a few with 16 ranks, to show how time grows; then small worlds first, small tensors first."""
+    many = [(world, size) for world in worlds if world not in LARGEST for size in (4 * KIB, 256 * KIB)]
+    return [Point(world, "ragged", size, 0, direction) for world, size in many for direction in ("forward", "both")] + [
+        Point(world, form, size, dim, direction)
+        for world in worlds
+        if world in LARGEST
+        for size in (4 * KIB, 64 * KIB, 256 * KIB, LARGEST[world])
+        for form in FORMS
+        for dim in (0, 1)
+        if (dim, size) != (1, 64 * KIB)
+        for direction in ("forward", "backward", "both")
+    ]
 
 
 def quick_grid(worlds: Sequence[int]) -> list[Point]:
@@ -92,5 +89,6 @@ def quick_grid(worlds: Sequence[int]) -> list[Point]:
 
 def crossing_grid(worlds: Sequence[int]) -> list[Point]:
     """From even to very uneven: where padding stops being faster than one message a rank."""
-    forms = [f"{step}/16" for step in (0, 1, 2, 4, 8, 12, 15)]
-    return _points([world for world in worlds if world in LARGEST], forms, [64 * KIB, MIB], [0], ["crossing"])
+    forms, sizes = [f"{step}/16" for step in (0, 1, 2, 4, 8, 12, 15)], (64 * KIB, MIB)
+    pairs = [(world, size) for world in worlds if world in LARGEST for size in sizes]
+    return [Point(world, form, size, 0, "crossing") for world, size in pairs for form in forms]

@@ -11,7 +11,6 @@ import gc
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -21,13 +20,14 @@ from torch import Tensor
 
 import shared_distributed
 
-from .contenders import CONTENDERS, Function, Task
+from .contenders import CONTENDERS
 from .estimate import FEWEST, Estimate, estimate
 from .grid import Point
 
 NARROW = 1.08  # the width of an interval that needs no more rounds
 MOST = 150  # rounds of one visit
 
+Calls = dict[str, Callable[[], Tensor]]  # by contender
 Rounds = dict[str, list[float]]  # by contender: the milliseconds of each round
 
 
@@ -40,27 +40,47 @@ def pin(place: Any) -> None:
 
 def measure(point: Point, seconds: float) -> Rounds:
     """Check every contender that takes part, then time all of them. Collective."""
-    calls = checked_calls(point)
-    end, spent = time.monotonic() + seconds, torch.empty(0, len(calls), dtype=torch.float64, device=_device())
+    calls, end = checked_calls(point), time.monotonic() + seconds
+    rounds: Rounds = {name: [] for name in calls}
     gc.collect()
     gc.disable()  # it would fall on one contender, and be another's garbage
-    try:
-        while True:
-            batch = [[0.0] * len(calls) for _ in range(max(FEWEST, len(spent) // 4))]
-            for number, row in enumerate(batch, len(spent)):
-                for which in turns(len(calls), number):
-                    row[which] = _timed(calls[which][1])
-            slowest = torch.tensor(batch, dtype=torch.float64, device=_device())
-            dist.all_reduce(slowest, dist.ReduceOp.MAX)
-            spent = torch.cat([spent, slowest])
-            rounds = {name: times for (name, _), times in zip(calls, (1e3 * spent.T).tolist(), strict=True)}
-            # one rank's clock decides for all
-            is_done = torch.tensor(time.monotonic() >= end or len(spent) >= MOST or is_narrow(rounds), device=_device())
-            dist.broadcast(is_done, 0)
-            if is_done:
-                return rounds
-    finally:
-        gc.enable()
+    is_done = torch.tensor(False, device=_device())
+    while not is_done:
+        done = len(next(iter(rounds.values())))
+        for name, times in _slowest(calls, range(done, done + max(FEWEST, done // 4))).items():
+            rounds[name] += times
+        if dist.get_rank() == 0:  # one clock decides for all
+            is_done.fill_(time.monotonic() >= end or done >= MOST or is_narrow(rounds))
+        dist.broadcast(is_done, 0)
+    gc.enable()
+    return rounds
+
+
+def _slowest(calls: Calls, numbers: range) -> Rounds:
+    """The milliseconds of some rounds, on the slowest rank."""
+    spent = {name: [0.0] * len(numbers) for name in calls}
+    for place, number in enumerate(numbers):
+        for name in turns(list(calls), number):
+            spent[name][place] = _timed(calls[name])
+    slowest = 1e3 * torch.tensor(list(spent.values()), dtype=torch.float64, device=_device())
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return dict(zip(calls, slowest.tolist(), strict=True))
+
+
+def turns(names: list[str], number: int) -> list[str]:
+    """The order of one round: shuffled, but the same on every rank."""
+    return Random(number).sample(names, len(names))
+
+
+def _timed(call: Callable[[], Tensor]) -> float:
+    dist.barrier()
+    _synchronise()
+    start = time.perf_counter()
+    kept = call()  # freed after the time is taken
+    _synchronise()
+    spent = time.perf_counter() - start
+    del kept
+    return spent
 
 
 def ratios(rounds: Rounds) -> dict[str, Estimate]:
@@ -77,55 +97,34 @@ def is_narrow(rounds: Rounds) -> bool:
     return all(ratio.width <= NARROW for ratio in ratios(rounds).values())
 
 
-def turns(contenders: int, number: int) -> list[int]:
-    """The order of one round: shuffled, but the same on every rank."""
-    return Random(number).sample(range(contenders), contenders)
+def checked_calls(point: Point) -> Calls:
+    """Every contender's call, made twice: it gives the right answer, and has set up whatever it keeps.
 
+    Values and upstream gradients depend on rank and position; small whole numbers, so that sums are exact.
+    """
+    rank, sizes, dim = dist.get_rank(), point.sizes, point.dim
 
-def checked_calls(point: Point) -> list[tuple[str, Callable[[], Tensor]]]:
-    """Every contender's call, made twice: it gives the right answer, and has set up whatever it keeps."""
-    task = task_at(point)
-    calls = [(one.name, call_of(one.function(task), task)) for one in CONTENDERS if one.takes_part(point)]
-    for name, call in calls * 2:
-        if not torch.equal(call(), task.right):
-            msg = f"{name} gives a wrong answer at {point} on rank {dist.get_rank()}"
+    def values(rows: int, period: int) -> Tensor:
+        whole = torch.arange(torch.Size(point.shape(rows)).numel(), device=_device())
+        return (whole % period + 1).to(torch.float32).view(point.shape(rows))
+
+    def call_of(call: Callable[[Tensor, int, Any], Tensor], given: Any) -> Callable[[], Tensor]:
+        if point.direction == "both":
+            return lambda: torch.autograd.grad(call(leaf, dim, given), leaf, upstream)[0]
+        return lambda: call(upstream if point.direction == "backward" else x, dim, given)
+
+    parts = [values(rows, 1009) * (source + 1) for source, rows in enumerate(sizes)]
+    x, leaf = parts[rank], parts[rank].clone().requires_grad_()
+    upstream = values(sum(sizes), 31) * (rank + 1)  # so the sum over ranks is 1 + 2 + … times that
+    summed = torch.split(values(sum(sizes), 31), list(sizes), dim)[rank] * sum(range(point.world + 1))
+    right = summed if point.direction in ("backward", "both") else torch.cat(parts, dim)
+    here = [one for one in CONTENDERS if one.takes_part(point)]
+    calls = {one.name: call_of(one.call, sizes if one.is_given_sizes else None) for one in here}
+    for name, call in [*calls.items()] * 2:
+        if not torch.equal(call(), right):
+            msg = f"{name} gives a wrong answer at {point} on rank {rank}"
             raise AssertionError(msg)
     return calls
-
-
-def task_at(point: Point) -> Task:
-    """Values and upstream gradients that depend on rank and position."""
-    rank, sizes = dist.get_rank(), point.sizes
-
-    def values(rows: int, period: int, factor: int) -> Tensor:
-        shape = point.shape(rows)
-        whole = torch.arange(torch.Size(shape).numel(), dtype=torch.int32, device=_device())
-        return (whole % period + 1).mul_(factor).to(torch.float32).view(shape)
-
-    parts = [values(rows, 1009, source + 1) for source, rows in enumerate(sizes)]
-    common = values(sum(sizes), 31, 1)  # rank r's upstream gradient is r + 1 times this
-    summed = torch.split(common, list(sizes), point.dim)[rank] * sum(range(point.world + 1))
-    right = summed if point.direction in ("backward", "both") else torch.cat(parts, point.dim)
-    return Task(point, parts[rank], common * (rank + 1), right)
-
-
-def call_of(function: Function, task: Task) -> Callable[[], Tensor]:
-    """One call, as it is timed."""
-    if task.point.direction != "both":
-        return partial(function, task.gradient if task.point.direction == "backward" else task.x)
-    x = task.x.clone().requires_grad_()
-    return lambda: torch.autograd.grad(function(x), x, task.gradient)[0]
-
-
-def _timed(call: Callable[[], Tensor]) -> float:
-    dist.barrier()
-    _synchronise()
-    start = time.perf_counter()
-    kept = call()
-    _synchronise()
-    spent = time.perf_counter() - start
-    del kept  # freed outside of the time, as a user's next step would
-    return spent
 
 
 def _device() -> torch.device:
@@ -142,8 +141,7 @@ def python_alone(blocks: int = 60, calls: int = 100) -> dict[str, Estimate]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
-    x = torch.ones(3, 16, requires_grad=True)
-    found = {}
+    x, found = torch.ones(3, 16, requires_grad=True), {}
     for name, sizes in (("sizes known", (3, 3, 3, 3)), ("sizes not known", None)):
         spent = []
         for _ in range(blocks):

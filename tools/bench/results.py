@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from .contenders import CONTENDERS
 from .estimate import Estimate, estimate
 from .grid import Point
 from .measure import Rounds, ratios
@@ -28,7 +30,7 @@ class Timing(NamedTuple):
 
 @dataclass
 class Results:
-    """Timings by point, in the order of measuring."""
+    """Timings by point and contender, in the order of measuring."""
 
     facts: dict[str, Any] = field(default_factory=dict)  # the machine, the versions
     timings: dict[Point, dict[str, Timing]] = field(default_factory=dict)
@@ -46,38 +48,23 @@ class Results:
 
     def save(self, path: Path) -> None:
         """As JSON, a line a point; never half written. No names or paths: it is made to be published."""
-        rows = [
-            json.dumps({**point._asdict(), "contenders": {name: _rounded(one) for name, one in row.items()}})
-            for point, row in self.timings.items()
-        ]
-        head = {**self.facts, "python_ms": _rounded(self.python)}
-        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-        text = "{\n" + ",\n".join([*lines, '"points": [\n' + ",\n".join(rows) + "\n]"]) + "\n}\n"
-        path.with_suffix(".part").write_text(text, encoding="utf-8")
-        path.with_suffix(".part").replace(path)
+        points = [json.dumps({**point._asdict(), "contenders": row}) for point, row in self.timings.items()]
+        head = json.dumps({**self.facts, "python_ms": self.python}, indent=1).removesuffix("\n}")
+        part = path.with_suffix(".part")
+        part.write_text(head + ',\n "points": [\n' + ",\n".join(points) + "\n ]\n}\n")
+        part.replace(path)
 
     @staticmethod
     def load(path: Path) -> "Results":
         """What `save` wrote."""
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        python = {name: Estimate(*ms) for name, ms in facts.pop("python_ms").items()}
-        results = Results(python=python)
-        for row in facts.pop("points"):
-            timings = {
-                name: Timing(Estimate(*ms), times and Estimate(*times))
-                for name, (ms, times) in row.pop("contenders").items()
-            }
-            results.timings[Point(**row)] = timings
+        facts = json.loads(path.read_text())
+        results = Results(python={name: Estimate(*ms) for name, ms in facts.pop("python_ms").items()})
+        for point in facts.pop("points"):
+            row = point.pop("contenders").items()
+            timings = {name: Timing(Estimate(*ms), times and Estimate(*times)) for name, (ms, times) in row}
+            results.timings[Point(**point)] = timings
         results.facts = facts
         return results
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.4g}")
-    if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
-    return [_rounded(one) for one in value] if isinstance(value, tuple) else value
 
 
 def facts(backend: str) -> dict[str, Any]:
@@ -85,11 +72,13 @@ def facts(backend: str) -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     described = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     model = re.search(r"model name\s*: (.*)", described)
-    machine: dict[str, Any] = {"system": f"{platform.system()} {platform.machine()}", "cores": cores}
-    machine |= {"cpu": model[1] if model else "not known", "load": round(os.getloadavg()[0], 1)}
-    if backend == "nccl":
-        machine |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count()}
-    names = ("shared-distributed", "torch", "torchmetrics", "accelerate")
+    machine: dict[str, Any] = {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": cores,
+        "load": round(os.getloadavg()[0], 1),
+    }
+    machine["processor"] = torch.cuda.get_device_name() if backend == "nccl" else model[1] if model else "not known"
+    names = ["shared-distributed", "torch", *(one.needs for one in CONTENDERS if one.needs and find_spec(one.needs))]
     versions = {"python": platform.python_version(), **{name: version(name) for name in names}}
     date = datetime.now(timezone.utc).date().isoformat()
     return {"date": date, "backend": backend, "machine": machine, "versions": versions}

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .bars import FAILED, PASSED, Judged, judge
-from .contenders import KNOWN, PAD
+from .contenders import KNOWN, PAD, PAD_ONCE
 from .estimate import geometric_mean
 from .grid import DIRECTIONS, KIB, Direction, Point, bytes_in_words
 from .results import Results, Timing
@@ -48,6 +48,18 @@ def _cell(timings: list[Timing]) -> Text:
     ratio = geometric_mean(times)
     style = "green" if ratio.low > 1 else "red" if ratio.high < 1 else ""
     return Text(f"{ratio.centre:.2f} ±{50 * (ratio.width - 1):.0f}", style)
+
+
+def crossings(results: Results) -> list[str]:
+    """For each world and size, at which unevenness real rows are faster than padding, and at which they are not."""
+    found, lines = results.times(PAD_ONCE + KNOWN), []
+    for world, size in dict.fromkeys((point.world, point.mean_bytes) for point in found):
+        here = {p.form: times for p, times in found.items() if (p.world, p.mean_bytes) == (world, size)}
+        real = [form for form, times in here.items() if times.low > 1]
+        padded = [form for form, times in here.items() if times.high < 1]
+        words = f"real rows are faster at {', '.join(real) or 'none'}, padding at {', '.join(padded) or 'none'}"
+        lines.append(f"{world} ranks, {bytes_in_words(size)} a rank: {words}, of {', '.join(here)}")
+    return lines
 
 
 def verdicts(judged: list[Judged]) -> Table:
