@@ -221,12 +221,6 @@ def test_a_blobless_clone_is_not_read_as_an_empty_one(edited: Path, tmp_path: Pa
     assert status_of(tmp_path / "clone").state == "both"
 
 
-def test_a_shallow_clone_says_what_brings_the_rest(edited: Path, tmp_path: Path) -> None:
-    """The base is in a commit that is not there."""
-    git(tmp_path, "clone", "-q", "--depth=1", edited.as_uri(), "clone")
-    assert refused(run("update", tmp_path / "clone"), "git fetch --unshallow")
-
-
 def test_a_history_of_20000_commits(edited: Path) -> None:
     """The base is found in seconds."""
     head = git(edited, "rev-parse", "HEAD").strip()

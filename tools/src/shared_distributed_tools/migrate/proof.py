@@ -32,8 +32,9 @@ _NONE_CHECK = re.compile(r"def (\w+)\((\w+)\):\s+return \2 is not None")
 _EINSUM = re.compile(r"map\(lambda (\w+): einsum\('[^']*', \1, \1\), \([\w, ]+\)\)")
 # arguments, as `ast.unparse` writes them
 _BUILD = r"(?:(?:dim=)?[^,*=]+)?(?:(?:^|, )all_reduce_grads=(?P<flag>True|False))?"
-_CALL = r"(?:(?:sizes=)?(?P<sizes>None|(?:self\.)?\w+))?(?P<flag>)"
-_CALL_OF_FUNCTION = r"(?P<sizes>None|(?:self\.)?\w+)(?:, (?:all_reduce_grads=)?(?P<flag>True|False))?"
+_GIVEN = r"(?P<sizes>(?!True|False)(?:self\.)?[^\W\d]\w*)"
+_CALL = rf"(?:(?:sizes=)?{_GIVEN})?(?P<flag>)"
+_CALL_OF_FUNCTION = rf"{_GIVEN}(?:, (?:all_reduce_grads=)?(?P<flag>True|False))?"
 _KEEP = "keep it in a variable of the function that calls it, or in `self`"
 _WRITE_OUT = "write the arguments out: dim, sizes in a variable, grad='sum' or 'local'"
 _SIZES = "sizes are a tuple of ints in the core, never None: list(sizes), sum(sizes), torch.tensor(sizes)"
@@ -264,9 +265,8 @@ class File:
             passed = self._with(f"{sizes} if {_ASK} else None")
         self._given |= {given} if sizes else set()
         if use.owner is None:
-            return self._edited(
-                node, rest, f"sizes = {passed}, grad = '{gradient}'" if sizes else f"grad = '{gradient}'"
-            )
+            named = f"sizes = {passed}, " if sizes else ""
+            return self._edited(node, rest, f"{named}grad = '{gradient}'")
         if passed != sizes:
             self._row(given, "sizes", "", str, passed)
         return UNCHANGED
