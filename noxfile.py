@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 import hashlib
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -63,18 +65,41 @@ def env(session: nox.Session) -> None:
         return
     stamp.unlink(missing_ok=True)
     session.log("installing, once; a minute or more, in silence: torch is large")
-    session.install("-c", CONSTRAINTS, *DEVELOPMENT, *EDITABLE, "torch", "einops")
+    session.install("--no-compile", "-c", CONSTRAINTS, *DEVELOPMENT, *EDITABLE, "torch", "einops")
+    # pip would do this on one core; 1: some packages carry files that are not meant to compile
+    compile_all = ("python", "-m", "compileall", "-q", "-j", "0", session.virtualenv.location)
+    session.run(*compile_all, silent=True, success_codes=[0, 1])
     stamp.write_text(wanted)
 
 
 @nox.session(requires=["env"], venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Every suite over every backend that is here, in few processes. Arguments of pytest's after --."""
+    """Every suite over every backend that is here, side by side. Arguments of pytest's after --."""
     reason = nccl_missing(session)
     session.log(f"without NCCL: {reason}" if reason else "with NCCL")
-    for vendored in ([], ["--vendored"]):
-        for backend in ("gloo", "nccl-rules", *(() if reason else ("nccl",))):
-            run(session, "pytest", "-q", *vendored, f"--backend={backend}", *pytest_arguments(session))
+    runs = {"gloo": ["--ignore=tests/tools"], "tools": ["--suite=tools"]}  # the longest first
+    for backend in ("nccl-rules", *(() if reason else ("nccl",))):
+        runs[backend] = [f"--backend={backend}"]
+    runs |= {f"vendored {name}": ["--vendored", f"--backend={name}"] for name in runs if name != "tools"}
+    side_by_side(session, runs)
+
+
+def side_by_side(session: nox.Session, runs: dict[str, list[str]]) -> None:
+    """Run pytest with each of these arguments, as many at once as there are cores; lines begin with a run's name."""
+    given = pytest_arguments(session)
+    good = (0, 5) if given else (0,)  # 5: what was asked for is not in this run
+
+    def passes(name: str) -> bool:
+        command = [python(session), "-m", "pytest", "-q", *runs[name], *given]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            for line in process.stdout or ():
+                print(f"{name} | {line}", end="", flush=True)
+        return process.returncode in good
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        failed = [name for name, passed in zip(runs, pool.map(passes, runs), strict=True) if not passed]
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
 
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
@@ -222,7 +247,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
-    """Measure the core beside every alternative; --quick takes under 90 seconds, --vendored adds the rendered files."""
+    """Measure the core beside every alternative, in 20 minutes; --quick: 90 seconds, --publish: the page on speed."""
     session.run(python(session), "-m", "pip", "install", "-q", "-c", CONSTRAINTS, *COMPARED, external=True)
     session.env["PYTHONPATH"] = "tools"
     run(session, "bench", *session.posargs)

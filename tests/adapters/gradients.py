@@ -110,6 +110,14 @@ def expanded_gradient(subject: str, sizes: tuple[int, ...]) -> tuple[list[Any], 
     return x.grad.tolist(), gathered.tolist()
 
 
+def bytes_kept_alive(subject: str) -> int:
+    """The memory that belongs to the gradient of one row of four bytes."""
+    x = torch.ones(1, 1, device=device(), requires_grad=True)
+    gather_by(subject)(x, 0, None)[0].square().sum().backward()
+    assert x.grad is not None
+    return x.grad.untyped_storage().nbytes()
+
+
 def unused_parts(subject: str) -> list[float]:
     """A loss that looks at one element only: the rest arrive as zeros, and every rank takes part."""
     rank = dist.get_rank()

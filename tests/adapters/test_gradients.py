@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.adapters.gradients import (
+    bytes_kept_alive,
     check_global_function,
     derivatives,
     expanded_gradient,
@@ -20,8 +21,7 @@ from tests.support.oracle import values
 SUMMED = ["core sum", "musiclm sum", "reduce_scatter"]
 
 
-@pytest.mark.parametrize("sizes", [(1, 3, 0), (2, 2, 2)], ids=str)
-@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(("dim", "sizes"), [(0, (1, 3, 0)), (1, (2, 2, 2))], ids=str)
 @pytest.mark.parametrize("subject", marked(SUMMED))
 @pytest.mark.only_over("gloo", "nccl", reason="thousands of calls; the next test checks both derivatives here")
 def test_gradcheck_of_the_global_function(
@@ -66,6 +66,12 @@ def test_an_expanded_gradient_gives_the_right_answer(
     each = float(world) if subject.endswith("sum") else 1.0
     for rank, (gradient, _) in enumerate(worlds.get(backend, world).run(expanded_gradient, subject, sizes)):
         assert gradient == [[each] * 3] * sizes[rank]
+
+
+@pytest.mark.parametrize("subject", marked(["core sum", "musiclm sum"]))
+def test_a_summed_gradient_keeps_no_other_ranks_rows_alive(subject: str, backend: str, worlds: Worlds) -> None:
+    """It is no view of the sum of all rows, which has W times its memory."""
+    assert worlds.get(backend, 3).run(bytes_kept_alive, subject) == [4] * 3
 
 
 @pytest.mark.parametrize("subject", marked(["core sum", "musiclm sum"]))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Real use: in place, derivatives of every order, odd gradients and tensors, default devices, a torch without c10d."""
 
+import json
 import subprocess
 import sys
-from functools import partial
 from typing import Any
 
 import pytest
@@ -253,7 +253,38 @@ def test_a_default_device_changes_no_helper(name: str, backend: str, worlds: Wor
         assert seen.get("sizes", [1, 2]) == [1, 2]
 
 
-# ------------------------------------------------------------------ a torch without c10d
+# ------------------------------------------------------------------ in a fresh process
+
+
+RUN_EACH = """
+import json, os, sys, traceback
+import torch, torch.autograd, torch.distributed, torch.nn
+
+answers = {}
+for name, script in json.loads(sys.argv[1]).items():
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            exec(script, {})
+            os.write(writing, b"done")
+        except BaseException:
+            os.write(writing, traceback.format_exc().encode())
+        os._exit(0)
+    os.close(writing)
+    answers[name] = os.fdopen(reading).read()
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, str]:
+    """What became of each script below, in a process forked from one that has imported torch and no more."""
+    scripts = {name: WITHOUT_C10D + script for name, script in ALONE.items()}
+    scripts |= {module: IMPORTED.format(module=module) for module in MODULES}
+    command = [sys.executable, "-W", "ignore", "-c", RUN_EACH, json.dumps(scripts)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
 WITHOUT_C10D = """
@@ -319,35 +350,54 @@ assert module.pad_dim_to(x, 4).shape == (4, 2)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.suite(name)) for name in ALONE])
-def test_a_torch_without_c10d(name: str) -> None:
+def test_a_torch_without_c10d(name: str, answers: dict[str, str]) -> None:
     """It imports, and behaves as without a process group; what is torch's own error there is a RuntimeError."""
-    run = partial(subprocess.run, capture_output=True, text=True, check=False)
-    done = run([sys.executable, "-W", "ignore", "-c", WITHOUT_C10D + ALONE[name]])
-    assert done.returncode == 0, done.stderr
+    assert answers[name] == "done"
+
+
+MODULES = {"shared_distributed": "core", **{f"{name.replace('-', '_')}_distributed": name for name in ADAPTERS}}
+IMPORTED = """
+import sys
+before = set(sys.modules)
+import {module}
+loaded = sorted(name for name in set(sys.modules) - before if name.startswith("torch."))
+assert not [name for name in loaded if name.startswith(("torch._dynamo", "torch._inductor"))], loaded
+"""
+
+
+@pytest.mark.parametrize("module", [pytest.param(m, marks=pytest.mark.suite(suite)) for m, suite in MODULES.items()])
+def test_importing_loads_no_compiler(module: str, answers: dict[str, str]) -> None:
+    """Dynamo takes seconds to load, and most programs never compile."""
+    assert answers[module] == "done"
 
 
 # ------------------------------------------------------------------ torch.compile
 
 
-SPELLINGS = [
-    pytest.param(name, how, marks=pytest.mark.suite(name))
-    for name, hows in {
-        "musiclm": ["module", "function"],
-        "spear-tts": ["function", "all_gather"],
-        "mirasol": ["function", "all_gather"],
-        "st-moe": ["module", "function"],
-    }.items()
-    for how in hows
+SPELLINGS = {
+    "musiclm": ["module", "function"],
+    "spear-tts": ["function", "all_gather"],
+    "mirasol": ["function", "all_gather"],
+    "st-moe": ["module", "function"],
+}
+# which ranks are compiled, whether gradients are summed, whether sizes are given
+REGIONS = {
+    "local": ([0], False, False),
+    "sum, every rank compiled": ([0, 1, 2], True, False),
+    "sum": ([0], True, False),
+    "sum, sizes given": ([0], True, True),
+}
+# an adapter's spellings take turns: each adapter meets every region, and so does each way to spell it
+COMPILED = [
+    pytest.param(name, how, *REGIONS[region], marks=pytest.mark.suite(name), id=f"{name}-{how}-{region}")
+    for row, (name, hows) in enumerate(SPELLINGS.items())
+    for column, how in enumerate(hows)
+    for region in list(REGIONS)[(row // 2 + column) % 2 :: 2]
 ]
 
 
 @needs_compile
-@pytest.mark.parametrize(
-    ("compiled", "summed", "given"),
-    [([0], False, False), ([0], True, False), ([0], True, True), ([0, 1, 2], True, False)],
-    ids=["local", "sum", "sum, sizes given", "sum, every rank compiled"],
-)
-@pytest.mark.parametrize(("name", "how"), SPELLINGS)
+@pytest.mark.parametrize(("name", "how", "compiled", "summed", "given"), COMPILED)
 @pytest.mark.only_over("gloo", "nccl", reason="compiled code calls what the other tests call here")
 def test_compiled_regions(
     name: str,
@@ -373,30 +423,6 @@ def test_compiled_regions(
         assert sizes == [1, 2, 3]
         assert same(gradient, 2 * total(case, rank, subject, lambda r: upstream(r, shape, "float32")))
         assert broken == (rank in compiled and not whole)
-
-
-IMPORTED = """
-import sys
-import torch, torch.distributed, torch.nn, torch.autograd
-before = set(sys.modules)
-import {module}
-loaded = sorted(name for name in set(sys.modules) - before if name.startswith("torch."))
-assert not [name for name in loaded if name.startswith(("torch._dynamo", "torch._inductor"))], loaded
-"""
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "shared_distributed",
-        *[pytest.param(f"{name.replace('-', '_')}_distributed", marks=pytest.mark.suite(name)) for name in ADAPTERS],
-    ],
-)
-def test_importing_loads_no_compiler(module: str) -> None:
-    """Dynamo takes seconds to load, and most programs never compile."""
-    code = [sys.executable, "-W", "ignore", "-c", IMPORTED.format(module=module)]
-    done = subprocess.run(code, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 # ------------------------------------------------------------------ a mixture of experts

@@ -20,7 +20,7 @@ from tests.support.calls import Outcome, attempt
 from tests.support.gather import gather_by
 from tests.support.old_torch import WHOLE
 from tests.support.oracle import upstream, values
-from tests.support.watch import watched
+from tests.support.watch import slots, watched
 
 Sizes = tuple[int, ...]
 Gradients = dict[str, Tensor]
@@ -266,7 +266,7 @@ def compiled_pair(given: bool, sizes: Sizes) -> tuple[list[int], bool]:
     inputs = (values(rank + width, (sizes[rank], width), "float32") / 97 for width in (6, 300))
     x, y = (t.requires_grad_() for t in inputs)
     expected = torch.autograd.grad(loss(x, y), (x, y))
-    with watched() as calls:
+    with watched() as calls, slots(0):
         value = torch.compile(loss, fullgraph=WHOLE)(x, y)
     found = torch.autograd.grad(value, (x, y))
     whole = [received for name, _, received in calls if name == "all_to_all_single"]

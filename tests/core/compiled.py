@@ -24,10 +24,11 @@ def compiled_like_eager(
     torch._dynamo.reset()
     counters.clear()
     gather, rank = gather_by(subject), dist.get_rank()
+    scale = torch.tensor(rank + 1.0, device=device())  # no number in the code: ranks share what inductor compiles
 
     def loss(x: Tensor, sizes: Any) -> tuple[Tensor, Any]:
         gathered, found = gather(x, 0, sizes)
-        weight = torch.arange(1.0, gathered.shape[0] + 1, device=x.device).unsqueeze(1) * (rank + 1)
+        weight = torch.arange(1.0, gathered.shape[0] + 1, device=x.device).unsqueeze(1) * scale
         return (gathered.sin() * weight).sum(), found
 
     compiled = torch.compile(loss, fullgraph=WHOLE, backend=compiler)

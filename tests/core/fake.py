@@ -23,7 +23,7 @@ from tests.support.gather import gather_by
 agree = importlib.import_module("shared_distributed._agree")
 compiled = importlib.import_module("shared_distributed._compiled")
 differentiate = importlib.import_module("shared_distributed._differentiate")
-move = importlib.import_module("shared_distributed._move")
+fast = importlib.import_module("shared_distributed._fast")
 
 COLUMNS = 5
 FUNCTION = {
@@ -48,7 +48,7 @@ class FakeCuda:
 
     def __init__(self, world: int, rank: int, sizes: list[int]) -> None:
         dist.init_process_group("cuda:fake", store=FakeStore(), rank=rank, world_size=world)
-        move._Rows.backends = property(lambda call: {"cuda": "nccl"})
+        fast.FastCall.backends = property(lambda call: {"cuda": "nccl"})
         self._reads = 0
         self._header: list[int] = []
         exchange = agree._Call.exchange

@@ -122,8 +122,8 @@ def test_activation_checkpointing(subject: str, reentrant: bool, given: bool, wo
     """The backward runs the forward's gather again, on every rank, and gives the same gradients."""
     for calls in check(worlds, Company(subject, reentrant=reentrant, given=given)):
         rows = [name for name in calls if name == "all_to_all_single"]
-        assert len(rows) == (2 if subject.endswith("sum") else 1)  # the gather again, and the sum
-        assert given == (len(calls) == len(rows))  # the exchange of sizes again too
+        assert len(rows) == given + subject.endswith("sum")  # the gather again, and the sum
+        assert given == (len(calls) == len(rows))  # the exchange of sizes again too, and with it the rows
 
 
 # ------------------------------------------------------------------ autocast and modes

@@ -74,6 +74,10 @@ def wrong(ranks: list[int], how: str) -> Outcome:
         "grad": lambda x: core.all_gather(x, grad="mean" if last else "sum"),  # type: ignore[arg-type]
         "grad, sizes given": lambda x: core.all_gather(x, grad="mean", sizes=[2, 2]),  # type: ignore[arg-type]
         "no tensor": lambda x: core.all_gather([] if last else [x]),
+        "no tensor in a list": lambda x: core.all_gather([x, 3.0 if last else x]),
+        "no tensor at all": lambda x: core.all_gather(3.0 if last else x),
+        "no tensor to sum": lambda x: core.reduce_scatter([x, 3.0 if last else x], sizes=[1, 1]),
+        "sizes of a sum": lambda x: core.reduce_scatter(x, sizes=[1, 2] if last else [1, 1]),
         "no check": lambda x: core.all_gather(x, check=False if last else None),
         "too many sizes": lambda x: core.all_gather(x, sizes=[2, 2, 2]),
     }
@@ -83,9 +87,11 @@ def wrong(ranks: list[int], how: str) -> Outcome:
 
 # ------------------------------------------------------------------ tests
 
+FOUND_BEFORE_ROWS_MOVE = pytest.mark.only_over("gloo", "nccl", reason="no row moves, and the exchange is the others'")
 WHO = pytest.mark.parametrize("ranks", [[0, 1], [1]], ids=["both ranks compiled", "one rank compiled"])
 
 
+@FOUND_BEFORE_ROWS_MOVE
 @WHO
 @pytest.mark.parametrize(
     ("how", "words"),
@@ -148,6 +154,7 @@ def test_gather_sizes_compiles(ranks: list[int], backend: str, worlds: Worlds) -
     assert [sizes.tolist() for sizes in worlds.get(backend, 2).run(helped, ranks, "gather_sizes")] == [[1, 2]] * 2
 
 
+@FOUND_BEFORE_ROWS_MOVE
 @WHO
 @pytest.mark.parametrize(
     ("how", "words"),
@@ -158,6 +165,10 @@ def test_gather_sizes_compiles(ranks: list[int], backend: str, worlds: Worlds) -
         ("helper's dim", ["rank 1 of 2", "dim 5"]),
         ("grad", ["rank 1 of 2", "'mean'"]),
         ("no tensor", ["rank 1 of 2", "all_gather[0]"]),
+        ("no tensor in a list", ["rank 1 of 2", "'float'", "dense torch.tensor"]),
+        ("no tensor at all", ["rank 1 of 2", "'float'", "dense torch.tensor"]),
+        ("no tensor to sum", ["rank 1 of 2", "'float'", "dense torch.tensor"]),
+        ("sizes of a sum", ["rank 1 of 2", "[1, 2]"]),
         ("no check", ["rank 1 of 2", "check=False needs sizes"]),
     ],
 )
@@ -171,6 +182,7 @@ def test_what_one_rank_does_wrong_in_a_compiled_region_is_the_eager_error_everyw
     assert [word for word in words if word not in outcomes[0].message] == []
 
 
+@FOUND_BEFORE_ROWS_MOVE
 @pytest.mark.parametrize(
     ("how", "words"),
     [

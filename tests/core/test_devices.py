@@ -60,18 +60,19 @@ def test_the_header_goes_to_a_device_that_the_group_serves(
 
 def test_gloo_moves_cuda_tensors_by_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Broadcasts and all-reduces, for headers and rows."""
-    call = fast.FastCall(0, None)
+    call: Any = fast.FastCall(0, None)
+    call.riders = None
     monkeypatch.setattr(fast.FastCall, "backends", {"cpu": "gloo", "cuda": "gloo"})
     assert call.transport(torch.device("cpu")) is fast.TRANSPORTS["gloo"]
     assert call.transport(torch.device("cuda")) is fast.BROADCASTS
     called: list[str] = []
-    monkeypatch.setattr(dist, "gather", lambda *args: called.append("gather"))
+    monkeypatch.setattr(dist, "gather", lambda *args: called.append("gather") or SimpleNamespace(wait=lambda: None))
     monkeypatch.setattr(dist, "broadcast", lambda *args: called.append("broadcast"))
     monkeypatch.setattr(dist, "get_rank", lambda group: 0)
     monkeypatch.setattr(agree._Call, "spread", lambda *args: called.append("broadcasts"))
-    for kind in ("cpu", "cuda"):
-        rows: Any = SimpleNamespace(device=torch.device(kind), split=lambda counts: [torch.zeros(1)] * 3)
-        call.spread(rows, [1, 1, 1])
+    for ways in (fast.TRANSPORTS["gloo"], fast.BROADCASTS):
+        monkeypatch.setattr(fast.FastCall, "transport", lambda call, device, ways=ways: ways)
+        call.spread(torch.zeros(3, dtype=torch.uint8), [1, 1, 1])
     assert called == ["gather", "broadcast", "broadcasts"]
 
 

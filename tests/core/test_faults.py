@@ -53,7 +53,8 @@ def observe(call: Callable[[], Any]) -> Seen:
 def lost_at(stage: str, victim: int, how: str) -> Seen:
     """A gather, and for stage "backward" its summed backward, in which one rank gets a signal."""
     rank = dist.get_rank()
-    x = torch.full(LARGE, float(rank)) if stage == "data" else values(rank, (rank + 1, 3), "float32")
+    width = 9000 if stage == "between" else 3  # too wide to come with the header
+    x = torch.full(LARGE, float(rank)) if stage == "data" else values(rank, (rank + 1, width), "float32")
     x.requires_grad_()
     dist.barrier()  # every rank is ready, and every pair connected, before anything happens
     if rank == victim:
@@ -163,7 +164,7 @@ TIMEOUT = 5.0  # long enough for a busy machine to get to the stage that is mean
 DEADLINES = Deadlines(collective=TIMEOUT, case=TIMEOUT + 18, kill=TIMEOUT + 20)
 OPERATION = {
     "exchange": "exchange of sizes",
-    "between": "gather of torch.float32 ((1, 2, 3, 4), 3) along dim 0",
+    "between": "gather of torch.float32 ((1, 2, 3, 4), 9000) along dim 0",
     "data": "gather of torch.float32 ((1048576, 1048576, 1048576, 1048576), 4) along dim 0",
     "backward": "sum over ranks of torch.float32 ((1, 2, 3, 4), 3) along dim 0",
 }

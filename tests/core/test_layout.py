@@ -149,11 +149,17 @@ def test_alone_the_layout_is_that_of_rank_0() -> None:
 
 @needs_compile
 @pytest.mark.only_over("gloo", "nccl", reason="compiled code calls what the other tests call here")
-@pytest.mark.parametrize("given", ["no", "list", "layout"])
-def test_layouts_in_compiled_regions(given: str, backend: str, worlds: Worlds) -> None:
+@pytest.mark.parametrize(
+    ("given", "rounds"),
+    [
+        ("no", [(3, 2), (5, 6), (3, 0)]),
+        ("list", [(3, 2), (4, 0)]),
+        ("layout", [(3, 2), (5, 6)]),
+    ],
+)
+def test_layouts_in_compiled_regions(given: str, rounds: list[tuple[int, ...]], backend: str, worlds: Worlds) -> None:
     """Made, asked, returned and passed in there, with an empty rank too: the same as eager."""
-    rounds = [(3, 2, 4), (5, 6, 2), (4, 1, 7), (3, 0, 4)]
-    for right in worlds.get(backend, 3).run(compiled_like_eager, "aot_eager", given, rounds):
+    for right in worlds.get(backend, 2).run(compiled_like_eager, "aot_eager", given, rounds):
         assert all(right), right
 
 
@@ -161,5 +167,5 @@ def test_layouts_in_compiled_regions(given: str, backend: str, worlds: Worlds) -
 @pytest.mark.only_over("gloo", "nccl", reason="compiled code calls what the other tests call here")
 def test_layouts_under_the_default_compiler(backend: str, worlds: Worlds) -> None:
     """The same."""
-    for right in worlds.get(backend, 2).run(compiled_like_eager, "inductor", "no", [(3, 2), (0, 4)]):
+    for right in worlds.get(backend, 2).run(compiled_like_eager, "inductor", "no", [(0, 4)]):
         assert all(right), right

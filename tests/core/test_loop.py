@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`until_all_done`: ranks with different numbers of batches take the same number of steps."""
 
+import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -40,7 +41,10 @@ def no_rows() -> Tensor:
 
 def steps_taken(counts: tuple[int, ...], members: list[int] | None) -> Any:
     """What every step hands out, in two loops over the same loader, and the gathers made in the loop's body."""
-    rank, group = dist.get_rank(), dist.new_group(members) if members else None
+    rank, group = dist.get_rank(), None
+    if members:
+        dist.new_group(members[:1])  # one member is in one group more than the others
+        group = dist.new_group(members)
     if members and rank not in members:
         return None
     batches, steps = batches_of(rank, counts), []
@@ -144,45 +148,51 @@ def weights_after(counts: tuple[int, ...], skips: bool) -> list[Tensor]:
     return [p.detach() for p in model.parameters()]
 
 
+class Watched:
+    """A process group that notes when a sum starts and when it is waited for."""
+
+    def __init__(self, gloo: Any, events: list[str]) -> None:
+        self.gloo, self.events = gloo, events
+
+    def allreduce(self, tensors: list[Tensor]) -> "Watched":
+        self.events.append("start")
+        assert [tensor.device.type for tensor in tensors] == ["cpu"]
+        self.told = self.gloo.allreduce(tensors)
+        return self
+
+    def wait(self) -> None:
+        self.events.append("wait")
+        self.told.wait()
+
+
 def order_of_events() -> list[str]:
-    """What a rank does, in order: fetches, exchanges of flags, and the loop's body."""
+    """What a rank does, in order: fetches, sums of flags, and the loop's body."""
     events: list[str] = []
-    started = core._loop.all_gather_async
-
-    class Watched:
-        def __init__(self, *args: Any, **options: Any) -> None:
-            events.append("start")
-            backend = dist.get_backend(options["group"])
-            assert (backend, args[0].device.type) == ("gloo", "cpu")
-            self.told = started(*args, **options)
-
-        def wait(self) -> Any:
-            events.append("wait")
-            return self.told.wait()
+    gloo_of = core._loop._gloo_of
 
     def loader() -> Iterator[Tensor]:
         for i in range(2):
             events.append(f"fetch {i}")
             yield torch.full((1,), float(i), device=device())
 
-    core._loop.all_gather_async = Watched  # type: ignore[assignment]
+    core._loop._gloo_of = lambda group: Watched(gloo_of(group), events)
     try:
         for i, batch in enumerate(core.until_all_done(loader())):
             core.all_gather(batch)
             events.append(f"use {i}")
     finally:
-        core._loop.all_gather_async = started  # type: ignore[assignment]
+        core._loop._gloo_of = gloo_of
     return events
 
 
-def gloo_groups_made() -> list[Any]:
-    """How many process groups a rank is in after each of three loops, and of a loop among two ranks."""
-    made, pair = [], dist.new_group([0, 1])
-    for group in (None, None, None, pair if dist.get_rank() < 2 else "outside"):
+def groups_for_flags() -> list[Any]:
+    """How many groups there are for flags alone: at first, and after each of three loops, the last in a pair."""
+    made, pair = [len(core._loop._gloo_groups)], dist.new_group([0, 1])
+    for group in (None, None, pair if dist.get_rank() < 2 else "outside"):
         if group != "outside":
             steps = [len(batch) for batch in core.until_all_done(batches_of(0, (2,)), group=group)]
             assert len(steps) == 2
-        made.append(len(dist.distributed_c10d._world.pg_map))
+        made.append(len(core._loop._gloo_groups))
     return made
 
 
@@ -198,12 +208,13 @@ def test_alone_the_loader_is_all_there_is() -> None:
 
 @pytest.mark.parametrize(("counts", "members"), [(COUNTS, None), ((0, 0, 0), None), ((1, 4, 2, 0), [1, 2, 3])])
 def test_every_rank_takes_as_many_steps_as_the_longest(
-    counts: tuple[int, ...], members: list[int] | None, backend: str
+    counts: tuple[int, ...], members: list[int] | None, backend: str, worlds: Worlds
 ) -> None:
-    """Its own batches first, then batches of 0 rows; the same in a second loop, and in a group without rank 0."""
+    """Its own batches first, then batches of 0 rows; the same in a second loop, and in a group without rank 0 whose
+    members are in different numbers of groups.
+    """
     ranks = members or list(range(len(counts)))
-    with World(len(counts), backend) as world:  # fresh: see `until_all_done` on subgroups
-        answers = world.run(steps_taken, counts, members)
+    answers = worlds.get(backend, len(counts)).run(steps_taken, counts, members)
     expected: dict[int, list[Any]] = {rank: [] for rank in ranks}
     for step in range(max(counts[rank] for rank in ranks)):
         rows = {rank: batches_of(rank, counts)[step] if step < counts[rank] else no_rows() for rank in ranks}
@@ -305,8 +316,8 @@ def test_without_it_unequal_numbers_of_batches_wait_for_the_timeout(how: str) ->
 
 
 def test_flags_travel_on_gloo_while_the_batch_before_is_used(backend: str, worlds: Worlds) -> None:
-    """Each exchange starts after the next batch was fetched, and before the current one is handed out; over NCCL's
-    rules too, where the flags have a gloo group of their own.
+    """Each sum starts after the next batch was fetched, and before the current one is handed out; over NCCL's rules
+    too, where the flags have gloo to themselves.
     """
     expected = ["fetch 0", "start", "wait", "fetch 1", "start", "use 0", "wait", "start", "use 1", "wait"]
     assert worlds.get(backend, 3).run(order_of_events) == [expected] * 3
@@ -315,8 +326,29 @@ def test_flags_travel_on_gloo_while_the_batch_before_is_used(backend: str, world
 def test_a_group_for_flags_is_made_once_for_each_group(backend: str) -> None:
     """None where the group has gloo already."""
     with World(3, backend) as world:
-        answers = world.run(gloo_groups_made)
+        answers = world.run(groups_for_flags)
     if backend == "gloo":
-        assert answers == [[2, 2, 2, 2]] * 2 + [[1, 1, 1, 1]]
+        assert answers == [[0, 0, 0, 0]] * 3
     else:
-        assert answers == [[3, 3, 3, 4]] * 2 + [[2, 2, 2, 2]]
+        assert answers == [[0, 1, 1, 2]] * 2 + [[0, 1, 1, 1]]
+
+
+def dies_in_a_step() -> str:
+    """Rank 1 is gone before its second batch; what the others are told."""
+
+    def loader() -> Iterator[Tensor]:
+        yield no_rows()
+        if dist.get_rank() == 1:
+            os._exit(3)
+        yield no_rows()
+
+    return attempt(lambda: list(core.until_all_done(loader()))).message
+
+
+def test_a_rank_that_dies_is_named(backend: str) -> None:
+    """The sum of flags fails as every other collective here does: with the ranks that have not reported."""
+    with World(3, backend) as world:
+        answers = world.try_run(dies_in_a_step, lost=[1])
+    for rank in (0, 2):
+        assert f"sum of flags in until_all_done failed on rank {rank} of 3" in answers[rank]
+        assert "No report from ranks [1]" in answers[rank]

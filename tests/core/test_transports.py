@@ -13,9 +13,9 @@ import shared_distributed as core
 from tests.adapters.sound import low_precision_gradient
 from tests.support import Worlds
 from tests.support.gather import gather_by, run_case
-from tests.support.old_torch import needs_gloo_reduce_scatter
-from tests.support.oracle import DIMS, SIZES, Case, Result, gathered, gradient, same, sizes_of
-from tests.support.watch import counted
+from tests.support.old_torch import WHOLE, needs_compile, needs_gloo_reduce_scatter
+from tests.support.oracle import DIMS, SIZES, Case, Result, cases_of, gathered, gradient, same, sizes_of, values
+from tests.support.watch import counted, peak_bytes, slots, watched
 from tests.support.world import place
 
 # ------------------------------------------------------------------ on ranks
@@ -49,8 +49,6 @@ def low_precision_sum(gather: str, total: str, small: int) -> list[float]:
 
 def peak_over_output(dim: int) -> float:
     """The most that a gather allocates at one time, over the size of its output; 4 MiB a rank."""
-    from bench.measure import peak_bytes
-
     rank, world = dist.get_rank(), dist.get_world_size()
     sizes = [1024 * (r + 1) for r in range(world)]
     shape = [4, 1024]
@@ -61,6 +59,37 @@ def peak_over_output(dim: int) -> float:
     core.all_gather(x, dim, sizes=sizes)  # whatever is made once is made here
     output = sum(sizes) * shape[1 - dim] * 4
     return peak_bytes(lambda: core.all_gather(x, dim, sizes=sizes)) / output
+
+
+def run_in_two_rounds(subject: str, cases: list[Case]) -> list[Result]:
+    with slots(0):
+        return [run_case(gather_by(subject), case) for case in cases]
+
+
+def at_the_edge(widths: list[int], rows: list[int], slot: int) -> tuple[list[str], bool]:
+    """The collectives of a gather of bytes, tensors of these widths, and whether all came."""
+    rank = dist.get_rank()
+    by_rank = [[values(r, (n, width), "uint8") for width in widths] for r, n in enumerate(rows)]
+    with slots(slot * len(rows)), watched() as calls:
+        found, sizes = core.all_gather(by_rank[rank])
+    whole = [torch.cat(parts) for parts in zip(*by_rank, strict=True)]
+    return [name for name, *_ in calls], sizes == tuple(rows) and all(map(torch.equal, found, whole))
+
+
+def compiled_in_one_round() -> tuple[list[str], bool]:
+    """The collectives of a compiled gather of two tensors, of which one wants a gradient, and whether it is right."""
+    rank = dist.get_rank()
+    labels, features = values(rank, (rank + 1,), "int64"), values(rank, (rank + 1, 3), "float32").requires_grad_()
+
+    def weighted(labels: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        (a, b), _ = core.all_gather((labels, features))
+        return ((rank + 1) * a[:, None] * b).sum()
+
+    expected = torch.autograd.grad(weighted(labels, features), features)[0]
+    compiled = torch.compile(weighted, backend="aot_eager", fullgraph=WHOLE)
+    with watched() as calls:
+        loss = compiled(labels, features)
+    return [name for name, *_ in calls], torch.equal(torch.autograd.grad(loss, features)[0], expected)
 
 
 # ------------------------------------------------------------------ tests
@@ -107,21 +136,66 @@ def test_every_transport_sums_half_precision_in_float32(gather: str, total: str,
     assert answers == [[260.0] * 4] * 4
 
 
+@pytest.mark.parametrize("subject", ["core sum", "core local"])
+@pytest.mark.parametrize("ranks", [2, 3], ids="W{}".format)
+@GLOO_ONLY
+def test_two_rounds_give_the_same_as_one(subject: str, ranks: int, worlds: Worlds) -> None:
+    """The matrix's cases are small enough to come with the header; here they must not."""
+    cases = [case._replace(given="no") for case in cases_of(ranks, 2, f"two rounds {subject}")]
+    for rank, results in enumerate(worlds.get("gloo", ranks).run(run_in_two_rounds, subject, cases)):
+        for case, result in zip(cases, results, strict=True):
+            assert same(result.gathered, gathered(case)), case
+            expected = gradient(case, rank, subject.split()[1])
+            assert result.gradient is None or same(result.gradient, expected), case
+
+
+@pytest.mark.parametrize(
+    ("widths", "rows", "fits"),
+    [
+        ([1], [64, 64], True),
+        ([1], [1, 65], False),
+        ([1], [65, 0], False),
+        ([3, 16], [3, 0], True),  # 9 bytes take 16, and 48 follow
+        ([6, 16], [3, 3], False),  # 18 take 32
+        ([17, 3], [0, 3], False),  # 51 take 64
+    ],
+    ids=str,
+)
+@GLOO_ONLY
+def test_rows_come_with_the_header_if_every_rank_s_fit(
+    widths: list[int], rows: list[int], fits: bool, worlds: Worlds
+) -> None:
+    """Up to the last byte of the slot, several tensors together; and if one rank's do not, a second round for all."""
+    header = ["broadcast"] * 2
+    for calls, right in worlds.get("gloo", 2).run(at_the_edge, widths, rows, 64):
+        assert right
+        assert calls == (header if fits else header + ["all_to_all_single"] * len(widths))
+
+
+@needs_compile
+@GLOO_ONLY
+def test_a_compiled_gather_takes_one_round_too(worlds: Worlds) -> None:
+    """The rows come with the header there as well, so that a compiled and an eager rank still meet."""
+    assert worlds.get("gloo", 3).run(compiled_in_one_round) == [(["gather", "broadcast"], True)] * 3
+
+
 SKEWED = Case((40, 1, 1, 1), 0, "float32", "list", other=(1, 16))
+LARGER = SKEWED._replace(sizes=(400, 1, 1, 1))  # 25 KiB
 
 
 @pytest.mark.parametrize(
     ("case", "forward", "backward"),
     [
         (SKEWED, ["all_to_all_single"], ["all_to_all_single"]),
-        (SKEWED._replace(given="no"), ["gather", "broadcast", "all_to_all_single"], ["all_to_all_single"]),
+        (SKEWED._replace(given="no"), ["gather", "broadcast"], ["all_to_all_single"]),
+        (LARGER._replace(given="no"), ["gather", "broadcast", "all_to_all_single"], ["all_to_all_single"]),
         (SKEWED._replace(dim=1, other=(3, 1), sizes=(5, 2, 3, 4)), ["all_to_all_single"], ["all_to_all_single"]),
     ],
-    ids=["sizes given", "sizes not given", "dim 1"],
+    ids=["sizes given", "sizes not given", "sizes not given, larger", "dim 1"],
 )
 @GLOO_ONLY
 def test_collectives_are_counted(case: Case, forward: list[str], backward: list[str], worlds: Worlds) -> None:
-    """Small tensors: one collective a direction, and the headers where sizes are not given. No other, unseen."""
+    """One collective a direction. Where sizes are not given, the headers first, and with them the smallest rows."""
     for sent, returned in worlds.get("gloo", 4).run(counted, "core sum", case):
         assert [name for name, *_ in sent] == forward
         assert [name for name, *_ in returned] == backward

@@ -15,8 +15,8 @@ from tests.support.hosts import host_by_rank
 from .network import Network
 from .torchrun import TorchrunWorld
 
-# rows by rank; the first is small (all-to-all), the others travel point to point; in a sum of rows as uneven as the
-# second's, even shares travel instead, of which no host's part is exactly its rows'
+# rows by rank; the first is small, and goes to each rank directly; in a sum of rows as uneven as the second's, even
+# shares travel instead, of which no host's part is exactly its rows'
 SMALL, SKEWED, MILD = (40, 3, 0, 9), (6000, 30, 0, 900), (3000, 2000, 0, 3000)
 WIDTH, ROW = 256, 256 * 4  # columns, and bytes
 
@@ -61,6 +61,18 @@ class Crossing:
         return ""
 
 
+def sent(what: str, sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """Who sends to whom, and how many rows: every row once to each of the other ranks."""
+    world = len(sizes)
+    for root in range(world):
+        for step in range(1, world):
+            to = (root + step) % world
+            # gloo broadcasts in a tree, in which the other ranks pass rows on, back to the root's host too
+            tree = (root + step - (1 << step.bit_length() - 1)) % world
+            direct = what == "sum" or max(sizes) == max(SMALL)
+            yield root if direct else tree, to, sizes[to if what == "sum" else root]
+
+
 def crossings(network: Network, world: World, what: str, sizes: tuple[int, ...]) -> list[Crossing]:
     """One transfer, host by host, less what the ranks' meeting at its end takes."""
     pids = [process.pid for process in world.processes if process.pid]
@@ -76,21 +88,18 @@ def crossings(network: Network, world: World, what: str, sizes: tuple[int, ...])
     places = host_by_rank(world.size, len(network.hosts))
     found = []
     for host in network.hosts:
-        here = [rank for rank, place in enumerate(places) if place == host.number]
-        there = [rank for rank, place in enumerate(places) if place != host.number]
-        # a gather brings every other host's rows to each rank here; a sum, each rank's own rows from every rank there
-        rows = sum(sizes[r] for r in here) * len(there) if what == "sum" else sum(sizes[r] for r in there) * len(here)
+        rows = [n for a, b, n in sent(what, sizes) if places[a] != host.number == places[b]]
         data, link = counted[host.number]
-        sent = sum(counted[other.number][0] for other in network.hosts if other is not host)
-        found.append(Crossing(data - meeting[host.number][0], link, rows * ROW, len(here) * len(there), sent))
+        others = sum(counted[other.number][0] for other in network.hosts if other is not host)
+        found.append(Crossing(data - meeting[host.number][0], link, sum(rows) * ROW, len(rows), others))
     return found
 
 
 @pytest.mark.parametrize(
     ("what", "sizes"), [("gather", SMALL), ("gather", SKEWED), ("gather", MILD), ("sum", SMALL), ("sum", MILD)]
 )
-def test_only_the_necessary_crosses_the_link(what: str, sizes: tuple[int, ...], network: Network, ranks: World) -> None:
-    """Each row once to every rank on another host, to the byte, and gloo's headers; on the link, frames around it."""
+def test_each_row_travels_once_to_each_rank(what: str, sizes: tuple[int, ...], network: Network, ranks: World) -> None:
+    """Each row once to each of the other ranks, to the byte, and gloo's headers; on the link, frames around it."""
     for crossing in crossings(network, ranks, what, sizes[: ranks.size]):
         assert crossing.complaint() == ""
 

@@ -28,7 +28,7 @@ def transfer(what: str, sizes: tuple[int, ...], width: int) -> bool:
     if what == "gather":
         right = torch.equal(core.all_gather(rows[rank], sizes=sizes)[0], torch.cat(rows))
     elif what == "sum":
-        summed = core.reduce_scatter(values(rank, (total, width), "float32"), sizes=sizes)
+        summed = core.reduce_scatter(values(rank, (total, width), "float32"), sizes=sizes, check=False)
         everyones = [values(r, (total, width), "float32") for r in range(len(sizes))]
         right = torch.equal(summed, torch.stack(everyones).sum(0).split(sizes)[rank])
     elif what == "pad to longest":

@@ -117,9 +117,9 @@ def test_every_page_with_code_is_run() -> None:
 
 
 def test_the_contrastive_example_trains_as_one_process_does() -> None:
-    """Under torchrun, three ranks with ragged batches; the script itself compares the two loss curves."""
-    printed = under_torchrun(3, ROOT / "shared/distributed/examples/contrastive.py", "--steps=25")
-    assert "3 ranks, cpu, gloo: 25 steps" in printed
+    """Under torchrun, two ranks with ragged batches; the script itself compares the two loss curves."""
+    printed = under_torchrun(2, ROOT / "shared/distributed/examples/contrastive.py", "--steps=25")
+    assert "2 ranks, cpu, gloo: 25 steps" in printed
 
 
 def test_links_in_the_documents_lead_somewhere() -> None:

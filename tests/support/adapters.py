@@ -14,11 +14,8 @@ CONTRACTS: dict[str, dict[str, Any]] = {
 }
 ADAPTERS = tuple(CONTRACTS)
 # all ways to gather with a gradient, of the core and of every adapter
-SUBJECTS = (
-    "core sum",
-    "core local",
-    *[f"{name} {gradient}" for name, contract in CONTRACTS.items() for gradient in contract["gradients"]],
-)
+GRADIENTS = {"core": ["sum", "local"], **{name: contract["gradients"] for name, contract in CONTRACTS.items()}}
+SUBJECTS = tuple(f"{name} {gradient}" for name, gradients in GRADIENTS.items() for gradient in gradients)
 
 
 def adapter(name: str) -> Any:

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""Which collectives a rank enters, and with how many bytes."""
+"""Which collectives a rank enters, and with how many bytes; how much it allocates."""
 
+import json
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from tests.support.gather import gather_by, make_input
 from tests.support.oracle import Case, upstream
@@ -16,6 +21,18 @@ from tests.support.world import device
 COLLECTIVES = (
     "all_to_all_single", "all_gather", "gather", "broadcast", "all_reduce", "reduce_scatter", "isend", "irecv",
 )  # fmt: skip
+
+
+@contextmanager
+def slots(nbytes: int) -> Iterator[None]:
+    """So many bytes beside the headers of all ranks, for rows that come along; with none, all take a second round."""
+    from shared_distributed import _fast
+
+    saved, _fast._SLOTS = _fast._SLOTS, nbytes
+    try:
+        yield
+    finally:
+        _fast._SLOTS = saved
 
 
 @contextmanager
@@ -54,3 +71,20 @@ def counted(subject: str, case: Case) -> tuple[list[tuple[str, int, int]], list[
     with watched() as backward:
         torch.autograd.grad(gathered, x, arriving)
     return list(forward), list(backward)
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """The most that torch had allocated at one time during a call, over what there was before it.
+
+    From the profiler: the process's own memory would show the allocator's habits.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        kept = call()  # alive until the profiler stops: a result freed on the way would hide its bytes
+    del kept
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text())["traceEvents"]
+    memory = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
+    deltas: list[int] = [delta for _, delta in sorted(memory, key=lambda event: event[0])]
+    return max(accumulate(deltas, initial=0))

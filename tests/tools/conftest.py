@@ -13,7 +13,7 @@ from tests.downstream.trees import copy_sources
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the copies in `tests.downstream.projects`, which are of our own writing, were the originals that scan knows."""
+    """As if the copies of our own writing in `tests.downstream.projects` were the originals that scan knows."""
     ours = tuple(fingerprint.record(f"our {name}", name, text) for name, text in ORIGINALS.items())
     for module in (fingerprint, survey):
         monkeypatch.setattr(module, "known_variants", lambda: ours)

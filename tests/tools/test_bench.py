@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from math import exp
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -15,104 +17,213 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from bench import __main__ as bench
-from bench import contenders, measure
-from bench.contenders import BASELINE, KNOWN, NULL, RAW, TORCHMETRICS, UNKNOWN, Contender
-from bench.grid import CASES, KIB, MIB, MODES, ROW_BYTES, Mode, Point, full_grid, quick_grid, steps
-from bench.measure import Timing, peak_bytes, plan, turns
-from bench.plot import draw
-from bench.results import Results, peaks, speed_ups
+from bench import measure
+from bench.bars import BARS, FAILED, PASSED, PYTHON_MS, UNDECIDED, UNMEASURED, judge
+from bench.contenders import CONTENDERS, FUNCTIONAL, KNOWN, NULL, OURS, PAD, RAW, Contender
+from bench.estimate import FEWEST, Estimate, estimate, geometric_mean
+from bench.grid import (
+    FORMS,
+    KIB,
+    MIB,
+    ROW_BYTES,
+    WORLDS,
+    Direction,
+    Point,
+    crossing_grid,
+    full_grid,
+    quick_grid,
+)
+from bench.measure import Rounds, ratios, turns
+from bench.plot import draw_growth, draw_ratios
+from bench.results import Results
+from bench.tables import comparison, markdown, publish, summary
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = Point(2, "skew", 4 * KIB, 0)
+DOCS = ROOT / "shared" / "distributed" / "docs"
+TINY = Point(2, "skewed", 4 * KIB, 0, "forward")
 
 
-def results_of(points: list[Point], milliseconds: dict[str, float]) -> Results:
-    """Results in which every point took the same times."""
-    results = Results()
+def rounds_of(factors: dict[str, float], count: int = 40, noise: float = 0.05) -> Rounds:
+    """Rounds in which each contender takes so many times as long as the core, a little more or less each time."""
+    chance = Random(0)
+    return {name: [factor * exp(chance.gauss(0, noise)) for _ in range(count)] for name, factor in factors.items()}
+
+
+def results_of(points: list[Point], factors: dict[str, float], noise: float = 0.05) -> Results:
+    """Results in which the contenders that take part took the same at every point."""
+    results = Results({"machine": {}}, python=dict.fromkeys(PYTHON_MS, Estimate(0.05, 0.049, 0.051)))
     for point in points:
-        for mode in MODES:
-            peak = 1.05 if mode == "forward" else None
-            results.add(point, mode, [Timing(name, ms, ms, 3, peak) for name, ms in milliseconds.items()])
+        here = {one.name: factors.get(one.name, 1.0) for one in CONTENDERS if point.direction in one.directions}
+        results.add(point, rounds_of(here, noise=noise))
     return results
 
 
+FAST = dict.fromkeys((PAD, PAD + KNOWN, "torchmetrics", "accelerate", "all-reduce and slice"), 20.0)
+FAST |= {FUNCTIONAL: 9.0, FUNCTIONAL + KNOWN: 3.0}
+
+# ------------------------------------------------------------------ points
+
+
 def test_the_grid() -> None:
-    """Every case moves the same bytes in all; a rank is empty in one-empty only, and then one rank."""
-    full, quick = full_grid(), quick_grid()
-    for point in full:
+    """Every form moves the same bytes in all; every world size, form, dim and direction is there; 16 ranks are few."""
+    full = full_grid(WORLDS)
+    for point in [*full, *crossing_grid(WORLDS)]:
         sizes = point.sizes
         assert (len(sizes), sum(sizes) * ROW_BYTES) == (point.world, point.world * point.mean_bytes)
-        assert sizes.count(0) == (point.case == "one-empty")
-        assert (len(set(sizes)) == 1) == (point.case == "even")
+        assert min(sizes) > 0
+        assert (len(set(sizes)) == 1) == (point.form in ("even", "0/16"))
         assert torch.empty(point.shape(sizes[0]), device="meta").nbytes == sizes[0] * ROW_BYTES
         assert point.shape(sizes[0])[point.dim] == sizes[0]
-    assert len(full) == len(set(full)) == 2 * 4 * 4 * 2 + 3 * 4 * 2
-    assert max(point.world for point in full if point.mean_bytes == 32 * MIB) == 4
-    assert set(quick) < set(full)
-    assert {point.world for point in quick} == {2, 4, 8}
+    assert len(full) == len(set(full)) == 3 * 3 * 7 * 3 + 4
+    assert {point[1::2] for point in full if point.world < 16} == {(form, dim) for form in FORMS for dim in (0, 1)}
+    assert set(quick_grid(WORLDS)) < set(full)
     assert {point.world for point in full_grid([4])} == {4}
 
 
-def test_large_sizes_are_not_measured_twice() -> None:
-    """The own-slice backward from 4 MiB, and adapters at 32 MiB, would repeat what forward and the core say."""
-    large = Point(2, "mild", 32 * MIB, 0)
-    assert steps([TINY, large], ("forward", "local")) == [(TINY, "forward"), (TINY, "local"), (large, "forward")]
-    both = [[c.takes_part("forward", point) for point in (TINY, large)] for c in contenders.CONTENDERS]
-    changed = {c.name for c, (small, big) in zip(contenders.CONTENDERS, both, strict=True) if small != big}
-    assert changed == {"musiclm", "spear-tts", "mirasol", "st-moe"}
+def test_unevenness_in_sixteenths() -> None:
+    """At k/16 the shortest rank has k/16 less than the longest, and the others lie between."""
+    assert Point(2, "4/16", 7 * 256, 0, "crossing").sizes == (8, 6)
+    assert Point(4, "12/16", 10 * 256, 0, "crossing").sizes == (16, 12, 8, 4)
 
 
-def test_plan_keeps_to_the_budget() -> None:
-    """Short calls are bundled, long ones are not; repetitions fill the budget between their bounds."""
-    assert plan([0.001, 0.1], budget=1.0) == ([20, 1], 8)
-    assert plan([10.0], budget=1.0) == ([1], 3)
-    assert plan([1e-9], budget=100.0) == ([20], 15)
+# ------------------------------------------------------------------ numbers
+
+
+def test_an_estimate_withstands_single_values() -> None:
+    """Six values give the interval from the least to the greatest; one wild value among many changes little."""
+    assert estimate([1.0, 2, 4, 8, 16, 32]) == pytest.approx(Estimate(2**2.5, 1, 32))
+    values = rounds_of({"a": 3.0})["a"]
+    assert estimate([*values, 1e6]).centre == pytest.approx(estimate(values).centre, rel=0.02)
+    assert estimate(values).low < 3 < estimate(values).high < 3.15
+
+
+def test_intervals_cover_the_truth() -> None:
+    """About 95 in 100 hold the true centre, of few values and of more."""
+    chance = Random(1)
+    for count in (FEWEST, 25):
+        found = [estimate([exp(chance.gauss(0.7, 0.5)) for _ in range(count)]) for _ in range(300)]
+        assert 0.92 <= sum(one.low <= exp(0.7) <= one.high for one in found) / 300 <= 0.99
+
+
+def test_the_mean_of_estimates_is_surer_than_each() -> None:
+    """Errors of independent estimates add up in squares: four have half of one's."""
+    mean = geometric_mean([Estimate(2.0, 1.0, 4.0), Estimate(8.0, 4.0, 16.0)] * 2)
+    assert mean == pytest.approx(Estimate(4.0, 4 / 2**0.5, 4 * 2**0.5))
+
+
+def test_contenders_are_compared_within_a_round() -> None:
+    """What slows a whole round down does not count; each is compared with the core that knows as much."""
+    slow = [1.0, 30.0, 2.0, 500.0, 7.0, 90.0, 11.0]
+    rounds = {OURS: slow, PAD: [3 * ms for ms in slow], OURS + KNOWN: [ms / 2 for ms in slow], RAW + KNOWN: slow}
+    expected = {PAD: 3.0, OURS + KNOWN: 0.5, RAW + KNOWN: 2.0}
+    assert {name: one.centre for name, one in ratios(rounds).items()} == pytest.approx(expected)
+    assert all(one.width == pytest.approx(1) for one in ratios(rounds).values())
 
 
 def test_turns_are_shared_and_change() -> None:
-    """Every contender has one turn a repetition, in an order that all ranks derive, and that changes."""
-    orders = [turns(10, repetition) for repetition in range(5)]
+    """Every contender has one turn a round, in an order that all ranks derive, and that changes."""
+    orders = [turns(10, number) for number in range(5)]
     assert all(sorted(order) == list(range(10)) for order in orders)
     assert len({tuple(order) for order in orders}) == 5
-    assert orders == [turns(10, repetition) for repetition in range(5)]
+    assert orders == [turns(10, number) for number in range(5)]
 
 
-def test_peak_of_allocations() -> None:
-    """The peak is the most at one time, and temporaries count while they live."""
-    kept, with_temporary = torch.empty(2**20).fill_, lambda: torch.ones(2**20) + torch.ones(2**20)
-    assert peak_bytes(lambda: kept(1.0)) < 4 * MIB
-    assert 12 * MIB <= peak_bytes(with_temporary) < 13 * MIB
+# ------------------------------------------------------------------ bars, tables, plots, pages
 
 
-def test_speed_ups_and_noise() -> None:
-    """Times faster than the baseline; None for who took no part. Noise is how far the baseline strays from itself."""
-    results = results_of([TINY], {BASELINE: 3.0, NULL: 2.0, KNOWN: 1.5})
-    slower = [Timing(BASELINE, 1, 1, 3, None), Timing(NULL, 2, 2, 3, None)]
-    results.add(TINY._replace(dim=1), "forward", slower)
-    assert results.speed_up([TINY], "sum", KNOWN) == pytest.approx(2)
-    assert results.speed_up([TINY], "sum", RAW) is None
-    assert results.noise("forward", 4 * KIB) == pytest.approx(2)
-    assert results.noise("sum", 4 * KIB) == pytest.approx(1.5)
-    assert results.noise("sum", 4 * MIB) == 1
+def verdicts(results: Results) -> dict[str, str]:
+    return {promise: word for promise, _, word in judge(results)}
 
 
-def test_the_tables_hold_every_contender() -> None:
-    """Speed-ups by point and by case, and the worst peak."""
-    results = results_of(quick_grid(), {KNOWN: 0.5, BASELINE: 2.0, NULL: 2.0, TORCHMETRICS: 4.0})
-    screen = Console(width=200)
+def test_bars_are_passed_failed_undecided_or_not_measured() -> None:
+    """An interval above the bar passes, one below fails, one across is undecided; a bar without points says so."""
+    grid = full_grid(WORLDS)
+    words = verdicts(results_of(grid, FAST))
+    assert set(words.values()) == {PASSED}
+    assert len(words) == len(BARS) + 4
+    assert PASSED not in list(verdicts(results_of(grid, {PAD: 1.0, RAW + KNOWN: 0.5})).values())[: len(BARS)]
+    few = verdicts(results_of([TINY], {**FAST, PAD: 1.31}, noise=0.2))
+    assert few["forward, 2 ranks, 4 KiB a rank: 1.3 times as fast as pad to longest, at every point"] == UNDECIDED
+    assert few["forward, 4 ranks, 4 KiB a rank: 2 times as fast as pad to longest, at every point"] == UNMEASURED
+
+
+def test_a_point_where_the_core_is_slower_is_named() -> None:
+    """One pair beyond its interval fails the bar and is listed; wide intervals leave it undecided."""
+    results = results_of([TINY], {**FAST, FUNCTIONAL: 0.7})
+    ((_, found, word),) = [row for row in judge(results) if row[0] == "never slower than any other"]
+    assert word == FAILED
+    assert "torch functional 0.7" in found
+    assert found.endswith(TINY.label)
+    assert (
+        verdicts(results_of([TINY], {**FAST, FUNCTIONAL: 1.0}, noise=1.0))["never slower than any other"] == UNDECIDED
+    )
+
+
+def test_a_core_that_differs_from_itself_is_noticed() -> None:
+    """The null contender's ratio is 1, or the run is not to be believed."""
+    assert verdicts(results_of(full_grid([2]), {**FAST, NULL: 1.2}))["the core takes as long as itself"] == FAILED
+
+
+def test_results_are_kept_whole(tmp_path: Path) -> None:
+    """JSON gives back what was measured, to four digits: the same bars, the same page."""
+    results = results_of(quick_grid([2]), FAST)
+    results.save(tmp_path / "speed.json")
+    loaded = Results.load(tmp_path / "speed.json")
+    assert loaded.timings.keys() == results.timings.keys()
+    assert (judge(loaded), summary(loaded)) == (judge(results), summary(results))
+    assert [path.name for path in tmp_path.iterdir()] == ["speed.json"]
+
+
+def test_the_comparison_holds_every_contender() -> None:
+    """A row for each world, size and form; milliseconds for the core, ratios for the others."""
+    screen = Console(width=240)
     with screen.capture() as captured:
-        screen.print(speed_ups(results, "forward"), peaks(results))
-    shown = captured.get()
-    assert all(word in shown for word in ("4.00", "0.50", "torchmetrics", "all", "1.05", "256 KiB"))
+        screen.print(comparison(results_of(full_grid([2]), FAST, noise=0.0), "forward"))
+    assert all(word in captured.get() for word in ("torchmetrics", "1 ms", "20.00 ±0", "64 KiB", *FORMS))
 
 
-def test_plot(tmp_path: Path) -> None:
-    """An SVG that is the same for the same data."""
-    times = {name: 2.0 + place for place, name in enumerate((KNOWN, UNKNOWN, BASELINE, TORCHMETRICS, NULL, RAW))}
-    results = results_of(full_grid([2]), times)
-    text = draw(results, "forward", tmp_path / "a.svg").read_text()
-    assert text == draw(results, "forward", tmp_path / "b.svg").read_text()
-    assert all(words in text for words in ("2 ranks", "32 MiB", *CASES))
+def test_plots(tmp_path: Path) -> None:
+    """SVGs that are the same for the same data, also of a run that was cut off."""
+    results = results_of(full_grid(WORLDS), FAST)
+    for name in ("a", "b"):
+        draw_ratios(results, "forward", tmp_path / f"{name}.svg")
+        draw_growth(results, tmp_path / f"{name}-growth.svg")
+    text, growth = (tmp_path / "a.svg").read_text(), (tmp_path / "a-growth.svg").read_text()
+    assert text == (tmp_path / "b.svg").read_text()
+    assert all(words in text for words in ("2 ranks", "4 MiB", PAD, *FORMS))
+    assert growth == (tmp_path / "b-growth.svg").read_text()
+    assert all(words in growth for words in (">16<", "256 KiB a rank", OURS + KNOWN))
+    draw_ratios(results_of([TINY], FAST), "both", tmp_path / "empty.svg")
+
+
+def test_publishing_replaces_the_tables(tmp_path: Path) -> None:
+    """Each table stands where the one with the same head stood; what is around it stays, and so do other pages."""
+    results, page, other = results_of(quick_grid([2]), FAST), tmp_path / "page.md", tmp_path / "other.md"
+    page.write_text(
+        f"before\n\n{summary(Results())}\n\nbetween\n\n| bar | found [95 % interval] | verdict |\n|-|\n\nafter\n"
+    )
+    other.write_text("nothing here\n")
+    publish(results, page, other)
+    bars = markdown([("bar", "found [95 % interval]", "verdict"), *judge(results)])
+    assert page.read_text() == f"before\n\n{summary(results)}\n\nbetween\n\n{bars}\n\nafter\n"
+    assert other.read_text() == "nothing here\n"
+
+
+def test_the_pages_say_what_the_published_run_says(tmp_path: Path) -> None:
+    """README and the page on speed hold the tables of speed.json, and plots of it."""
+    results = Results.load(DOCS / "speed.json")
+    for page in (DOCS / "speed.md", ROOT / "README.md"):
+        assert summary(results) in page.read_text()
+        copy = tmp_path / page.name
+        copy.write_text(page.read_text())
+        publish(results, copy)
+        assert copy.read_text() == page.read_text()
+    for direction, name in (("forward", "forward"), ("both", "forward-backward")):
+        draw_ratios(results, direction, tmp_path / "plot.svg")
+        assert (tmp_path / "plot.svg").read_text() == (DOCS / f"speed-{name}.svg").read_text()
+
+
+# ------------------------------------------------------------------ on ranks
 
 
 @pytest.fixture
@@ -123,33 +234,57 @@ def alone(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
+EVERYWHERE: tuple[Direction, ...] = ("forward", "backward", "both", "crossing")
+
+
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("mode", MODES)
-def test_nobody_wins_by_being_wrong(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("direction", EVERYWHERE)
+def test_nobody_wins_by_being_wrong(direction: Direction, monkeypatch: pytest.MonkeyPatch) -> None:
     """A contender whose values are off is an error that names it, before anything is timed."""
-    right = Contender("right", tuple(MODES), lambda _: lambda tensor: tensor + 0)
-    wrong = Contender("wrong", tuple(MODES), lambda _: lambda tensor: tensor * 2)
-    point = Point(1, "even", 4 * KIB, 0)
+    right = Contender(OURS, lambda *_: lambda tensor: tensor + 0, EVERYWHERE)
+    wrong = Contender("wrong", lambda *_: lambda tensor: tensor * 2, EVERYWHERE)
+    point = Point(1, "even", 4 * KIB, 0, direction)
     monkeypatch.setattr(measure, "CONTENDERS", (right,))
-    assert [timing.contender for timing in measure.measure(point, mode, 0.0)] == ["right"]
+    assert list(measure.measure(point, 0.0)) == [OURS]
     monkeypatch.setattr(measure, "CONTENDERS", (right, wrong))
     with pytest.raises(AssertionError, match="wrong gives a wrong answer"):
-        measure.measure(point, mode, 0.0)
+        measure.measure(point, 0.0)
+
+
+@pytest.mark.usefixtures("alone")
+def test_rounds_end_when_the_time_is_up_or_nothing_is_left_to_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fewest that give an interval; more while ratios are uncertain and there is time; never more than allowed."""
+    point, count = Point(1, "even", 4 * KIB, 0, "backward"), lambda seconds: len(measure.measure(point, seconds)[OURS])
+    both = [Contender(name, lambda *_: lambda tensor: tensor + 0, ("backward",)) for name in (OURS, NULL)]
+    monkeypatch.setattr(measure, "CONTENDERS", both)
+    monkeypatch.setattr(measure, "NARROW", 1.0)
+    assert count(0.0) == FEWEST
+    assert measure.MOST <= count(60.0) <= 1.25 * measure.MOST
+    monkeypatch.setattr(measure, "NARROW", 1e9)
+    assert count(60.0) == FEWEST
 
 
 def test_a_tiny_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ranks, one point, rendered files too, from the command line to the files."""
-    monkeypatch.setattr(bench, "quick_grid", lambda worlds: [TINY] if 2 in worlds else [])
-    monkeypatch.setattr(bench, "QUICK_BUDGET", 0.0)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    arguments = ["--quick", "--vendored", "--output", str(tmp_path)]
-    shown = CliRunner().invoke(bench.main, arguments, catch_exceptions=False)
-    assert shown.exit_code == 0
-    rows = json.loads((tmp_path / "bench.json").read_text())["timings"]
-    measured = {row["contender"] for row in rows if row["mode"] == "forward"}
-    assert {KNOWN, UNKNOWN, BASELINE, "musiclm", "musiclm, vendored", "st-moe, vendored", RAW} <= measured
-    assert all(row["median_ms"] >= row["min_ms"] > 0 for row in rows)
-    assert (tmp_path / "bench-forward.svg").exists()
+    """Two ranks: a point of each direction, and one that fails without ending the run."""
+    points = [TINY._replace(direction=direction) for direction in EVERYWHERE]
+    points.insert(1, TINY._replace(form="no form", mean_bytes=MIB))
+    monkeypatch.setattr(bench, "quick_grid", lambda worlds: points if 2 in worlds else [])
+    monkeypatch.setattr(bench, "QUICK_SECONDS", 10.0)
+    arguments = ["--quick", "--bars", "--output", str(tmp_path)]
+    shown = CliRunner().invoke(bench.main, arguments)
+    assert shown.exit_code == 1
+    assert "no form, 1 MiB a rank, dim 0: measure failed on ranks" in shown.output
+    rows = {row["direction"]: row["contenders"] for row in json.loads((tmp_path / "speed.json").read_text())["points"]}
+    assert {OURS, NULL, PAD, PAD + KNOWN, FUNCTIONAL, FUNCTIONAL + KNOWN, RAW + KNOWN} <= rows["forward"].keys()
+    assert {OURS, PAD, FUNCTIONAL + KNOWN} <= rows["both"].keys()
+    assert rows["backward"].keys() == {OURS, NULL, "all-reduce and slice"}
+    assert rows["crossing"].keys() == {OURS + KNOWN, "padded into one buffer" + KNOWN}
+    assert (tmp_path / "speed-growth.svg").exists()
+    again = CliRunner().invoke(
+        bench.main, ["--from", str(tmp_path / "speed.json"), "--output", str(tmp_path / "again")]
+    )
+    assert again.exit_code == 0
+    assert (tmp_path / "again" / "speed.json").read_text() == (tmp_path / "speed.json").read_text()
 
 
 def test_the_demo_fits_on_a_screen_and_is_right() -> None:

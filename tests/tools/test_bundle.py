@@ -23,7 +23,7 @@ ERRORS = {"GatherError", "BadInputError", "DisagreementError"}
 
 def bundled(adapter: str, **core: str) -> str:
     """A made-up adapter over made-up modules of the heart."""
-    return bundle({name: core.get(name, "") for name in HEART}, adapter, "made-up-distributed", LICENCE)
+    return bundle(tuple((name, core.get(name, "")) for name in HEART), adapter, LICENCE, "made-up-distributed")
 
 
 def loaded(text: str) -> dict[str, Any]:

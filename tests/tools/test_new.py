@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.downstream.copies import FAMILY
+from tests.downstream.old_copies import RIGHT
 from tests.downstream.trees import committed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +69,7 @@ def test_the_new_adapter_can_be_vendored(checkout: Path, tmp_path: Path) -> None
 
 def test_the_original_is_recognised(checkout: Path, tmp_path: Path) -> None:
     """With --original, `adapters scan` knows that file from then on."""
-    (tmp_path / "theirs.py").write_text(FAMILY)
+    (tmp_path / "theirs.py").write_text(RIGHT)
     options = ("--like", "st-moe", "--replaces", "other/distributed.py", "--original", str(tmp_path / "theirs.py"))
     done = new(checkout, "other-proj", *options)
     assert done.returncode == 0, done.stderr

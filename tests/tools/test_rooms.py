@@ -18,7 +18,7 @@ INSIDE = {
     "scan": ["fingerprint", "compare", "relatives", "survey", "command"],
     "vendor": ["state", "content", "check", "update", "command"],
     "ranks": ["oracle", "rank", "world", "__init__"],
-    "parity": ["cases", "load", "observed", "truth", "play", "verdict", "compare", "report", "command"],
+    "parity": ["cases", "load", "truth", "play", "verdict", "compare", "report", "command"],
     "migrate": ["proof", "to_core", "stages", "risks", "plan", "status", "command"],
 }
 

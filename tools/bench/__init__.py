@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""`nox -s bench`: the core, the adapters, and what else a user could pick, side by side on this machine."""
+"""`nox -s bench`: the core and what else a user could pick, side by side on this machine."""

@@ -1,85 +1,115 @@
 # SPDX-License-Identifier: MIT
-"""A run: every point of a grid, world by world; then the files and the tables."""
+"""A run: every point of a grid, then those in doubt again; the files, the tables, the bars."""
 
 import sys
-import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
-from rich.progress import TimeElapsedColumn, TimeRemainingColumn
+import torch
+from rich.progress import TimeElapsedColumn
 
-from shared_distributed_tools.catalog import ADAPTERS
-from shared_distributed_tools.ranks import Deadlines, World, preload
-from shared_distributed_tools.render import render
+from shared_distributed_tools.ranks import Deadlines, World, WorldFailure, preload
 from shared_distributed_tools.terminal import console, progress
 
-from .contenders import CONTENDERS, module_of
-from .grid import MODES, WORLD_SIZES, Mode, Point, full_grid, quick_grid, steps
-from .measure import measure
-from .plot import draw
-from .results import Results, peaks, speed_ups
+from .bars import FAILED, judge, rivals
+from .grid import DIRECTIONS, WORLDS, Point, crossing_grid, full_grid, quick_grid
+from .measure import Rounds, measure, pin, python_alone
+from .plot import draw_growth, draw_ratios
+from .results import Results, facts
+from .tables import comparison, publish, verdicts
 
-FULL_BUDGET, QUICK_BUDGET = 0.8, 0.4  # seconds for a point in one mode
-QUICK_MODES: tuple[Mode, ...] = ("forward", "backward", "sum")
-DEADLINES = Deadlines(collective=600.0, case=600.0, kill=610.0)  # the longest point takes a tenth of it
+DOCS = Path(__file__).resolve().parents[2] / "shared" / "distributed" / "docs"
+FULL_SECONDS, QUICK_SECONDS = 1020.0, 55.0
+FIRST_PASS = 0.75  # of the time; the rest goes to points where a rival may be faster
+DEADLINES = Deadlines(collective=120.0, case=150.0, kill=160.0)  # the longest point takes a quarter of it
 # what ranks import; the last: a first backward imports parts of it, a first functional collective all, on every rank
 PRELOADED = ("bench.measure", "torchmetrics.utilities.distributed", "accelerate.utils.operations", "torch._dynamo")
 
 
-def run(points: Sequence[Point], modes: Sequence[Mode], budget: float) -> Results:
-    """Measure `points` in each of `modes`; budget: seconds for a point in one mode, if it can be kept."""
+def run(points: Sequence[Point], seconds: float, backend: str, path: Path) -> tuple[Results, list[str]]:
+    """Measure, and write to `path` after every point. The results, and in words what is missing from them and why."""
     preload(*PRELOADED)
-    results = Results()
-    planned = steps(points, modes)
-    with progress(TimeElapsedColumn(), TimeRemainingColumn()) as report:
-        for size in dict.fromkeys(point.world for point in points):
-            with World(size, deadlines=DEADLINES) as world:
-                for done, (point, mode) in enumerate(planned):
-                    if point.world == size:
-                        report(done, len(planned), f"{point.label}, {mode}")
-                        # rank 0's account, as all ranks hold the same numbers
-                        results.add(point, mode, world.run(measure, point, mode, budget)[0])
-    return results
+    results, rounds, problems = Results(facts(backend)), dict[Point, Rounds](), list[str]()
+    with ExitStack() as stack, progress(TimeElapsedColumn()) as report:
+        with World(1, join=False) as alone:
+            results.python = alone.run(python_alone)[0]
+        sizes = dict.fromkeys(point.world for point in points)
+        worlds = {n: stack.enter_context(World(n, backend, deadlines=DEADLINES, prepare=pin)) for n in sizes}
+        start = time.monotonic()
+        for share in (FIRST_PASS, 1.0):
+            in_doubt = {point for _, point, times in rivals(results) if times.low < 1}
+            visited = [point for point in points if point in in_doubt or not results.timings]
+            for done, point in enumerate(visited):
+                now = time.monotonic() - start
+                if now > seconds:
+                    break
+                report(done, len(visited), point.label)
+                budget = max(0.0, share * seconds - now) / (len(visited) - done)
+                try:
+                    found = worlds[point.world].run(measure, point, budget)[0]  # all ranks hold the same numbers
+                except WorldFailure as failure:  # the next point gets new ranks
+                    problems.append(f"{point.label}: {failure}")
+                    continue
+                before = rounds.setdefault(point, {name: [] for name in found})
+                for name, times in found.items():
+                    before[name] += times
+                results.add(point, before)
+                results.save(path)
+    return results, problems + [f"{point.label}: no time left" for point in points if point not in rounds]
 
 
 @click.command("bench")
-@click.option("--quick", is_flag=True, help="A handful of points, in less than 90 seconds.")
-@click.option("--vendored", is_flag=True, help="The rendered files too, beside the packages that they stand for.")
-@click.option("--world-size", type=click.Choice([str(size) for size in WORLD_SIZES]), multiple=True, help="Only this.")
+@click.option("--quick", is_flag=True, help="A few points, in less than 90 seconds.")
+@click.option("--world-size", type=click.Choice([str(size) for size in WORLDS]), multiple=True, help="Only this.")
 @click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    default="bench-results",
-    show_default=True,
-    help="Where bench.json and the plots go.",
+    "--crossing", is_flag=True, help="Only padding against real rows, by unevenness. Always part of a run on GPUs."
 )
-def main(quick: bool, vendored: bool, world_size: tuple[str, ...], output: Path) -> None:
-    """Measure the core, the adapters, and what else a user could pick, side by side on this machine.
+@click.option("--from", "file", type=click.Path(exists=True, path_type=Path), help="Measure nothing: show this JSON.")
+@click.option("--publish", "is_published", is_flag=True, help="Write the page on speed and README instead of --output.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="bench-results", show_default=True)
+@click.option("--bars", "must_pass", is_flag=True, help="Exit with 1 if a bar failed or a point is missing.")
+def main(
+    quick: bool,
+    world_size: tuple[str, ...],
+    crossing: bool,
+    file: Path | None,
+    is_published: bool,
+    output: Path,
+    must_pass: bool,
+) -> None:
+    """Measure the core and what else a user could pick, side by side on this machine.
 
-    Contenders take turns within one run and are compared as ratios. Every contender's values are checked before it is
-    timed.
+    Contenders take turns, call by call, and are compared as ratios with confidence intervals. Every contender's values
+    are checked before it is timed. With two or more GPUs: on NCCL.
     """
-    worlds = [int(size) for size in world_size] or WORLD_SIZES
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        if vendored:
-            for name in ADAPTERS:
-                Path(folder, f"{module_of(name, vendored=True)}.py").write_text(render(name), encoding="utf-8")
-            sys.path.insert(0, folder)  # the ranks have this process's path
-        if quick:
-            results = run(quick_grid(worlds), QUICK_MODES, QUICK_BUDGET)
-        else:
-            results = run(full_grid(worlds), tuple(MODES), FULL_BUDGET)
-
+    gpus = torch.cuda.device_count()
+    backend, most = ("nccl", gpus) if gpus >= 2 else ("gloo", max(WORLDS))
+    worlds = [size for size in map(int, world_size or WORLDS) if size <= most]
+    points = [] if crossing else quick_grid(worlds) if quick else full_grid(worlds)
+    if crossing or backend == "nccl":
+        points += crossing_grid(worlds)
+    output = DOCS if is_published else output
     output.mkdir(parents=True, exist_ok=True)
-    (output / "bench.json").write_text(results.to_json())  # first: what was measured is kept whatever happens next
-    draw(results, "forward", output / "bench-forward.svg")
-    draw(results, "sum", output / "bench-forward-backward.svg")
-    console().print(*(speed_ups(results, mode) for mode in filter(results.points, MODES)), peaks(results))
-    console().print(f"written: bench.json and two plots, in {output}")
-    absent = [one.needs for one in CONTENDERS if one.needs and one.name not in results.contenders("forward")]
-    if absent:
-        console().print("not there, and left out:", ", ".join(absent))
+    results, problems = (
+        (Results.load(file), [])
+        if file
+        else run(points, QUICK_SECONDS if quick else FULL_SECONDS, backend, output / "speed.json")
+    )
+    results.save(output / "speed.json")
+    draw_ratios(results, "forward", output / "speed-forward.svg")
+    draw_ratios(results, "both", output / "speed-forward-backward.svg")
+    draw_growth(results, output / "speed-growth.svg")
+    if is_published:
+        publish(results, DOCS / "speed.md", DOCS.parents[2] / "README.md")
+    judged = judge(results)
+    shown = [direction for direction in DIRECTIONS if any(point.direction == direction for point in results.timings)]
+    console().print(*(comparison(results, direction) for direction in shown), verdicts(judged))
+    console().print(f"written: speed.json and three plots, in {output}", *problems, sep="\n")
+    if must_pass and (problems or any(word == FAILED for _, _, word in judged)):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

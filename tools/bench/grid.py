@@ -1,54 +1,52 @@
 # SPDX-License-Identifier: MIT
-"""What is measured: the grid of points, and the sizes and shapes at each.
+"""What is measured: the points, and the sizes and shapes at each.
 
 world W · rank r · n_r rows of rank r along dim · ROW_BYTES a row, whatever the dim
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from itertools import product
+from typing import Literal, NamedTuple, cast
 
-Case = Literal["even", "mild", "skew", "one-empty"]
-Mode = Literal["forward", "backward", "sum", "local"]
+Direction = Literal["forward", "backward", "both", "crossing"]
 
-CASES: tuple[Case, ...] = ("even", "mild", "skew", "one-empty")
-MODES: dict[Mode, str] = {
-    "forward": "forward",
-    "backward": "summed backward alone",
-    "sum": "forward + summed backward",
-    "local": "forward + own-slice backward",
-}
 KIB, MIB = 2**10, 2**20
 ROW_BYTES = 256
-WORLD_SIZES = (2, 4, 8)
-MEAN_BYTES = (4 * KIB, 256 * KIB, 4 * MIB, 32 * MIB)
-LARGEST = 32 * MIB
-LARGEST_UP_TO_WORLD = 4  # at 8 ranks the padding of the skewed case alone would need 15 GiB
+FORMS = ("even", "ragged", "skewed")
+DIRECTIONS: dict[Direction, str] = {
+    "forward": "forward",
+    "backward": "summed backward alone",
+    "both": "forward + summed backward",
+    "crossing": "forward, sizes known: padding against real rows, by how much shorter the shortest rank is",
+}
+WORLDS = (2, 4, 8, 16)
+LARGEST = {2: 4 * MIB, 4: 4 * MIB, 8: MIB}  # at 8 ranks, padding skewed rows takes half a second even so
 
 
 class Point(NamedTuple):
-    """One place on the grid. `mean_bytes` is the mean over ranks of what a rank gathers."""
+    """One place on the grid. `mean_bytes` is the mean over ranks of what a rank gathers.
+
+    form: "even"; "ragged", where the shortest rank has about half of the longest; "skewed", where one rank has 64
+    times as much as any other; or "k/16", where sizes fall evenly and the shortest rank has k/16 less than the longest.
+    """
 
     world: int
-    case: Case
+    form: str
     mean_bytes: int
     dim: int
-
-    @property
-    def weights(self) -> tuple[int, ...]:
-        """How the rows are shared out, before rounding."""
-        ones = (1,) * self.world
-        return {
-            "even": ones,
-            "mild": tuple(2 * self.world - rank for rank in range(self.world)),
-            "skew": (64, *ones[1:]),
-            "one-empty": (1, 0, *ones[2:]),
-        }[self.case]
+    direction: Direction
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows of each rank along dim. Only "one-empty" leaves a rank without any."""
+        """Rows of each rank along dim; at least one each."""
+        ranks = range(self.world)
+        if self.form in FORMS:
+            weigh = {"even": lambda _: 1, "ragged": lambda r: 2 * self.world - r, "skewed": lambda r: 1 if r else 64}
+            weights = [weigh[self.form](rank) for rank in ranks]
+        else:
+            weights = [16 * (self.world - 1) - int(self.form.removesuffix("/16")) * rank for rank in ranks]
         total = self.world * self.mean_bytes // ROW_BYTES
-        rows = [max(min(1, weight), total * weight // sum(self.weights)) for weight in self.weights]
+        rows = [max(1, total * weight // sum(weights)) for weight in weights]
         rows[0] += total - sum(rows)  # what rounding left over
         return tuple(rows)
 
@@ -59,7 +57,8 @@ class Point(NamedTuple):
     @property
     def label(self) -> str:
         """The point in words."""
-        return f"W {self.world}, {self.case}, {bytes_in_words(self.mean_bytes)}, dim {self.dim}"
+        size = bytes_in_words(self.mean_bytes)
+        return f"{self.direction}, {self.world} ranks, {self.form}, {size} a rank, dim {self.dim}"
 
 
 def bytes_in_words(count: int) -> str:
@@ -67,25 +66,31 @@ def bytes_in_words(count: int) -> str:
     return f"{count // MIB} MiB" if count >= MIB else f"{count // KIB} KiB"
 
 
-def full_grid(worlds: Sequence[int] = WORLD_SIZES) -> list[Point]:
-    """Every point; small worlds first, small tensors first."""
-    return [
-        Point(world, case, mean_bytes, dim)
-        for world in worlds
-        for mean_bytes in MEAN_BYTES
-        if mean_bytes < LARGEST or world <= LARGEST_UP_TO_WORLD
-        for case in CASES
-        for dim in (0, 1)
-    ]
+def _points(*axes: Sequence[object]) -> list[Point]:
+    return [Point(*cast(tuple[int, str, int, int, Direction], place)) for place in product(*axes)]
 
 
-def quick_grid(worlds: Sequence[int] = WORLD_SIZES) -> list[Point]:
-    """A handful of points of every kind."""
-    points = [Point(0, "skew", 4 * KIB, 0), Point(0, "even", 256 * KIB, 0), Point(0, "skew", 256 * KIB, 1)]
-    large = Point(0, "mild", 4 * MIB, 0)  # not at 8 ranks: padding takes seconds there
-    return [point._replace(world=world) for world in worlds for point in [*points, *([large] if world < 8 else [])]]
+def full_grid(worlds: Sequence[int]) -> list[Point]:
+    """Every point; small worlds first, small tensors first. 16 ranks only show how time grows."""
+    points = []
+    for world in worlds:
+        if world not in LARGEST:
+            points += _points([world], ["ragged"], [4 * KIB, 256 * KIB], [0], ["forward", "both"])
+            continue
+        for size in (4 * KIB, 64 * KIB, 256 * KIB, LARGEST[world]):
+            dims = [0] if size == 64 * KIB else [0, 1]
+            points += _points([world], FORMS, [size], dims, ["forward", "backward", "both"])
+    return points
 
 
-def steps(points: Sequence[Point], modes: Sequence[Mode]) -> list[tuple[Point, Mode]]:
-    """What to measure, in order. An own slice is a view: where bytes decide it would only repeat "forward"."""
-    return [(point, mode) for point in points for mode in modes if mode != "local" or point.mean_bytes < 4 * MIB]
+def quick_grid(worlds: Sequence[int]) -> list[Point]:
+    """A few points of every kind, without 16 ranks."""
+    kinds = [("ragged", 4 * KIB, 0), ("even", 256 * KIB, 0), ("skewed", 256 * KIB, 1)]
+    small = [world for world in worlds if world in LARGEST]
+    return [Point(world, *kind, direction) for world in small for kind in kinds for direction in ("forward", "both")]
+
+
+def crossing_grid(worlds: Sequence[int]) -> list[Point]:
+    """From even to very uneven: where padding stops being faster than one message a rank."""
+    forms = [f"{step}/16" for step in (0, 1, 2, 4, 8, 12, 15)]
+    return _points([world for world in worlds if world in LARGEST], forms, [64 * KIB, MIB], [0], ["crossing"])

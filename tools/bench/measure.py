@@ -1,161 +1,156 @@
 # SPDX-License-Identifier: MIT
 """One point, on one rank: right answers first, then interleaved timing. Every rank runs the same steps.
 
-How a call is timed. All ranks pass a barrier, then each times a block of calls by its own clock, and the
-block counts as long as the slowest rank took. A barrier at the end as well would add its own length, which
-is that of a small gather; a single call would be dominated by how unevenly the ranks leave the barrier. So
-short calls are timed in blocks of several, and contenders take turns, block by block, in another order
-in each repetition: a fixed one would give each of them always the same predecessor, whose memory it inherits.
+In a round each contender makes one call, in an order that all ranks share and that changes from round to round. All
+ranks pass a barrier before each call, and the call counts as long as the slowest rank took. Contenders are compared
+within a round, so that what disturbs a round disturbs all of them. Rounds go on until every ratio's interval is narrow,
+or the time is up.
 """
 
-import json
-import tempfile
+import gc
+import os
 import time
 from collections.abc import Callable
-from itertools import accumulate
-from pathlib import Path
+from functools import partial
 from random import Random
-from statistics import median
-from typing import NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
+
+import shared_distributed
 
 from .contenders import CONTENDERS, Function, Task
-from .grid import MIB, Mode, Point
+from .estimate import FEWEST, Estimate, estimate
+from .grid import Point
 
-BLOCK_SECONDS = 0.02  # long against a barrier's unevenness
-MOST_CALLS = 20
-WARM_UP_BELOW = 0.3  # seconds
-MEMORY_AT = 4 * MIB  # peak allocations are taken here: large enough that buffers, not headers, are seen,
-MEMORY_UP_TO_WORLD = 4  # and few enough that it does not take minutes
-REPETITIONS = (3, 15)  # at least, at most; in between, the budget decides
+NARROW = 1.08  # the width of an interval that needs no more rounds
+MOST = 150  # rounds of one visit
 
-Call = Callable[[], Tensor]
+Rounds = dict[str, list[float]]  # by contender: the milliseconds of each round
 
 
-class Timing(NamedTuple):
-    """What one contender did at one point; times in milliseconds a call."""
-
-    contender: str
-    median_ms: float
-    min_ms: float
-    repetitions: int
-    peak: float | None  # (input + peak of allocations) / (input + output), of the worst rank
+def pin(place: Any) -> None:
+    """A core for each rank, where there are enough; for threads that the rank starts later too."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(cores) >= place.size:
+        os.sched_setaffinity(0, {cores[place.rank]})
 
 
-def measure(point: Point, mode: Mode, budget: float) -> list[Timing]:
-    """Check, warm up and time every contender that takes part; budget in seconds. Collective."""
-    task = task_at(point, mode)
-    contenders = [contender for contender in CONTENDERS if contender.takes_part(mode, point)]
-    calls = {contender.name: call_of(contender.make(task), task) for contender in contenders}
-    first = []
-    for name, call in calls.items():
-        start = time.perf_counter()
-        answer = call()
-        first.append([time.perf_counter() - start])
-        if not torch.equal(answer, task.right):
-            msg = f"{name} gives a wrong answer at {point}, {mode}, on rank {dist.get_rank()}"
+def measure(point: Point, seconds: float) -> Rounds:
+    """Check every contender that takes part, then time all of them. Collective."""
+    calls = checked_calls(point)
+    end, spent = time.monotonic() + seconds, torch.empty(0, len(calls), dtype=torch.float64, device=_device())
+    gc.collect()
+    gc.disable()  # it would fall on one contender, and be another's garbage
+    try:
+        while True:
+            batch = [[0.0] * len(calls) for _ in range(max(FEWEST, len(spent) // 4))]
+            for number, row in enumerate(batch, len(spent)):
+                for which in turns(len(calls), number):
+                    row[which] = _timed(calls[which][1])
+            slowest = torch.tensor(batch, dtype=torch.float64, device=_device())
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+            spent = torch.cat([spent, slowest])
+            rounds = {name: times for (name, _), times in zip(calls, (1e3 * spent.T).tolist(), strict=True)}
+            # one rank's clock decides for all
+            is_done = torch.tensor(time.monotonic() >= end or len(spent) >= MOST or is_narrow(rounds), device=_device())
+            dist.broadcast(is_done, 0)
+            if is_done:
+                return rounds
+    finally:
+        gc.enable()
+
+
+def ratios(rounds: Rounds) -> dict[str, Estimate]:
+    """How many times as long as ours each contender takes, call for call."""
+    return {
+        one.name: estimate([theirs / ours for theirs, ours in zip(rounds[one.name], rounds[one.against], strict=True)])
+        for one in CONTENDERS
+        if one.name != one.against and {one.name, one.against} <= rounds.keys()
+    }
+
+
+def is_narrow(rounds: Rounds) -> bool:
+    """Whether more rounds would tell little."""
+    return all(ratio.width <= NARROW for ratio in ratios(rounds).values())
+
+
+def turns(contenders: int, number: int) -> list[int]:
+    """The order of one round: shuffled, but the same on every rank."""
+    return Random(number).sample(range(contenders), contenders)
+
+
+def checked_calls(point: Point) -> list[tuple[str, Callable[[], Tensor]]]:
+    """Every contender's call, made twice: it gives the right answer, and has set up whatever it keeps."""
+    task = task_at(point)
+    calls = [(one.name, call_of(one.function(task), task)) for one in CONTENDERS if one.takes_part(point)]
+    for name, call in calls * 2:
+        if not torch.equal(call(), task.right):
+            msg = f"{name} gives a wrong answer at {point} on rank {dist.get_rank()}"
             raise AssertionError(msg)
-    with_memory = mode == "forward" and point.mean_bytes == MEMORY_AT and point.world <= MEMORY_UP_TO_WORLD
-    peaks = {name: _peak(call, task) for name, call in calls.items()} if with_memory else {}
-    del answer
-    times = _time_interleaved(list(calls.values()), [row[0] for row in _slowest(first)], budget)
-    return [
-        Timing(name, 1e3 * median(seconds), 1e3 * min(seconds), len(seconds), peaks.get(name))
-        for name, seconds in zip(calls, times, strict=True)
-    ]
+    return calls
 
 
-def task_at(point: Point, mode: Mode) -> Task:
+def task_at(point: Point) -> Task:
     """Values and upstream gradients that depend on rank and position."""
     rank, sizes = dist.get_rank(), point.sizes
 
     def values(rows: int, period: int, factor: int) -> Tensor:
         shape = point.shape(rows)
-        count = torch.Size(shape).numel()
-        return (torch.arange(count, dtype=torch.int32) % period + 1).mul_(factor).to(torch.float32).view(shape)
+        whole = torch.arange(torch.Size(shape).numel(), dtype=torch.int32, device=_device())
+        return (whole % period + 1).mul_(factor).to(torch.float32).view(shape)
 
     parts = [values(rows, 1009, source + 1) for source, rows in enumerate(sizes)]
-    gathered = torch.cat(parts, point.dim)
     common = values(sum(sizes), 31, 1)  # rank r's upstream gradient is r + 1 times this
-    own = torch.split(common, list(sizes), point.dim)[rank]
-    gradient = own * (rank + 1 if mode == "local" else sum(range(point.world + 1)))
-    right = gathered if mode == "forward" else gradient
-    return Task(mode, point.dim, sizes, parts[rank], common * (rank + 1), gathered, right)
+    summed = torch.split(common, list(sizes), point.dim)[rank] * sum(range(point.world + 1))
+    right = summed if point.direction in ("backward", "both") else torch.cat(parts, point.dim)
+    return Task(point, parts[rank], common * (rank + 1), right)
 
 
-def call_of(function: Function, task: Task) -> Call:
+def call_of(function: Function, task: Task) -> Callable[[], Tensor]:
     """One call, as it is timed."""
-    if task.mode in ("forward", "backward"):
-        return lambda: function(task.x if task.mode == "forward" else task.gradient)
+    if task.point.direction != "both":
+        return partial(function, task.gradient if task.point.direction == "backward" else task.x)
     x = task.x.clone().requires_grad_()
     return lambda: torch.autograd.grad(function(x), x, task.gradient)[0]
 
 
-def plan(seconds_a_call: list[float], budget: float) -> tuple[list[int], int]:
-    """Calls in a block for each contender, and how many repetitions fit the budget."""
-    calls = [max(1, min(MOST_CALLS, round(BLOCK_SECONDS / max(seconds, 1e-6)))) for seconds in seconds_a_call]
-    one_repetition = sum(count * seconds for count, seconds in zip(calls, seconds_a_call, strict=True))
-    fewest, most = REPETITIONS
-    return calls, max(fewest, min(most, int(budget / max(one_repetition, 1e-6))))
-
-
-def turns(contenders: int, repetition: int) -> list[int]:
-    """The order of one repetition: shuffled, but the same on every rank."""
-    return Random(repetition).sample(range(contenders), contenders)
-
-
-def _time_interleaved(calls: list[Call], first: list[float], budget: float) -> list[list[float]]:
-    """Seconds a call: for each contender, one number a repetition. `first`: seconds of each one's first call."""
-    # a first call sets things up; where it was long nonetheless, a second one would tell the plan nothing new
-    again = [
-        [_block(call, 1) if seconds < WARM_UP_BELOW else seconds] for call, seconds in zip(calls, first, strict=True)
-    ]
-    counts, repetitions = plan([row[0] for row in _slowest(again)], budget)
-    spent: list[list[float]] = [[0.0] * repetitions for _ in calls]
-    for repetition in range(repetitions):
-        for which in turns(len(calls), repetition):
-            spent[which][repetition] = _block(calls[which], counts[which])
-    return _slowest(spent)
-
-
-def _block(call: Call, count: int) -> float:
+def _timed(call: Callable[[], Tensor]) -> float:
     dist.barrier()
+    _synchronise()
     start = time.perf_counter()
-    for _ in range(count):
-        call()
-    return (time.perf_counter() - start) / count
+    kept = call()
+    _synchronise()
+    spent = time.perf_counter() - start
+    del kept  # freed outside of the time, as a user's next step would
+    return spent
 
 
-def _slowest(seconds: list[list[float]]) -> list[list[float]]:
-    """Each entry's maximum over ranks: afterwards all ranks see, and plan by, the same numbers."""
-    everyone = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(everyone, dist.ReduceOp.MAX)
-    slowest: list[list[float]] = everyone.tolist()
-    return slowest
+def _device() -> torch.device:
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")  # a rank's own: set when it joined
 
 
-def _peak(call: Call, task: Task) -> float:
-    dist.barrier()
-    ratio = (task.x.nbytes + peak_bytes(call)) / (task.x.nbytes + task.gathered.nbytes)
-    return _slowest([[ratio]])[0][0]
+def _synchronise() -> None:
+    if _device().type == "cuda":
+        torch.cuda.synchronize()
 
 
-def peak_bytes(call: Callable[[], object]) -> int:
-    """The most that torch had allocated at one time during a call, over what there was before it.
+def python_alone(blocks: int = 60, calls: int = 100) -> dict[str, Estimate]:
+    """Milliseconds of CPU time a call over a process group that moves nothing. Run outside of any group."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    From the profiler: the process's own memory would show the allocator's habits.
-    """
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        kept = call()  # alive until the profiler stops: a result freed on the way would hide its bytes
-    del kept
-    with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(trace))
-        events = json.loads(trace.read_text())["traceEvents"]
-    memory = [(event["ts"], event["args"]["Bytes"]) for event in events if event.get("name") == "[memory]"]
-    deltas: list[int] = [delta for _, delta in sorted(memory, key=lambda event: event[0])]
-    return max(accumulate(deltas, initial=0))
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    x = torch.ones(3, 16, requires_grad=True)
+    found = {}
+    for name, sizes in (("sizes known", (3, 3, 3, 3)), ("sizes not known", None)):
+        spent = []
+        for _ in range(blocks):
+            start = time.process_time()
+            for _ in range(calls):
+                shared_distributed.all_gather(x, sizes=sizes)
+            spent.append((time.process_time() - start) / calls * 1e3)
+        found[name] = estimate(spent)
+    dist.destroy_process_group()
+    return found

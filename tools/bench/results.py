@@ -1,101 +1,95 @@
 # SPDX-License-Identifier: MIT
-"""What a run found: written as JSON, asked for ratios, and shown as tables."""
+"""What a run found: kept as JSON, and asked for ratios."""
 
 import json
 import os
 import platform
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from statistics import geometric_mean
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
-from rich.table import Table
-from rich.text import Text
 
-from .contenders import BASELINE, CONTENDERS, NULL
-from .grid import MODES, Mode, Point, bytes_in_words
-from .measure import Timing
+from .estimate import Estimate, estimate
+from .grid import Point
+from .measure import Rounds, ratios
+
+
+class Timing(NamedTuple):
+    """What one contender did at one point: milliseconds, and how many times as long as ours it took."""
+
+    ms: Estimate
+    times: Estimate | None  # None where there is nothing to compare with
 
 
 @dataclass
 class Results:
-    """Timings by point and mode, in the order of measuring."""
+    """Timings by point, in the order of measuring."""
 
-    timings: dict[tuple[Point, Mode], dict[str, Timing]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # the machine, the versions
+    timings: dict[Point, dict[str, Timing]] = field(default_factory=dict)
+    python: dict[str, Estimate] = field(default_factory=dict)  # milliseconds a call over a fake group
 
-    def add(self, point: Point, mode: Mode, timings: Iterable[Timing]) -> None:
-        """Keep what one point gave."""
-        self.timings[point, mode] = {timing.contender: timing for timing in timings}
+    def add(self, point: Point, rounds: Rounds) -> None:
+        """Keep what all rounds of a point say."""
+        times = ratios(rounds)
+        self.timings[point] = {name: Timing(estimate(ms), times.get(name)) for name, ms in rounds.items()}
 
-    def points(self, mode: Mode) -> list[Point]:
-        """Every point measured in a mode."""
-        return [point for point, of_mode in self.timings if of_mode == mode]
+    def times(self, name: str, points: Iterable[Point] | None = None) -> dict[Point, Estimate]:
+        """How many times as long as ours a contender took, at each of these points where it took part."""
+        rows = {point: self.timings[point] for point in (self.timings if points is None else points)}
+        return {point: times for point, row in rows.items() if name in row and (times := row[name].times)}
 
-    def contenders(self, mode: Mode) -> list[str]:
-        """Everyone that took part in a mode, in the order of the list of contenders."""
-        present = {name for (_, of_mode), row in self.timings.items() if of_mode == mode for name in row}
-        return [contender.name for contender in CONTENDERS if contender.name in present]
-
-    def speed_up(self, points: Iterable[Point], mode: Mode, name: str) -> float | None:
-        """How many times faster a contender was than the baseline: the geometric mean; None where it took no part."""
-        rows = [self.timings[point, mode] for point in points]
-        ratios = [row[BASELINE].median_ms / row[name].median_ms for row in rows if name in row]
-        return geometric_mean(ratios) if ratios else None
-
-    def noise(self, mode: Mode, mean_bytes: int) -> float:
-        """How far the baseline strayed from itself: the worst ratio, >= 1, at any point of these bytes."""
-        points = [point for point in self.points(mode) if point.mean_bytes == mean_bytes]
-        strays = [self.speed_up([point], mode, NULL) or 1.0 for point in points]
-        return max((max(ratio, 1 / ratio) for ratio in strays), default=1.0)
-
-    def to_json(self) -> str:
-        """As text, with the facts of the machine. No names or paths: it is made to be published."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        system = f"{platform.system()} {platform.machine()}"
-        machine = {"torch": torch.__version__, "python": platform.python_version(), "system": system, "cores": cores}
+    def save(self, path: Path) -> None:
+        """As JSON, a line a point; never half written. No names or paths: it is made to be published."""
         rows = [
-            {**point._asdict(), "mode": mode, **timing._asdict()}
-            for (point, mode), row in self.timings.items()
-            for timing in row.values()
+            json.dumps({**point._asdict(), "contenders": {name: _rounded(one) for name, one in row.items()}})
+            for point, row in self.timings.items()
         ]
-        return json.dumps({"machine": machine, "timings": rows}, indent=1) + "\n"
+        head = {**self.facts, "python_ms": _rounded(self.python)}
+        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+        text = "{\n" + ",\n".join([*lines, '"points": [\n' + ",\n".join(rows) + "\n]"]) + "\n}\n"
+        path.with_suffix(".part").write_text(text, encoding="utf-8")
+        path.with_suffix(".part").replace(path)
+
+    @staticmethod
+    def load(path: Path) -> "Results":
+        """What `save` wrote."""
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        python = {name: Estimate(*ms) for name, ms in facts.pop("python_ms").items()}
+        results = Results(python=python)
+        for row in facts.pop("points"):
+            timings = {
+                name: Timing(Estimate(*ms), times and Estimate(*times))
+                for name, (ms, times) in row.pop("contenders").items()
+            }
+            results.timings[Point(**row)] = timings
+        results.facts = facts
+        return results
 
 
-def speed_ups(results: Results, mode: Mode) -> Table:
-    """A row for each world, case and size, with both dims in one mean; then a row for each case.
-
-    Geometric means. Coloured where it is more than noise.
-    """
-    contenders = [name for name in results.contenders(mode) if name not in (BASELINE, NULL)]
-    table = Table(title=f"{MODES[mode]}: times faster than the baseline, {BASELINE}", title_justify="left")
-    for heading in ("W", "case", "mean a rank", "baseline, ms", "noise ±", *contenders):
-        table.add_column(heading.replace(" ", "\n"), justify="left" if heading == "case" else "right")
-    rows: dict[tuple[str, ...], list[Point]] = {}
-    for is_total in (False, True):
-        for point in results.points(mode):
-            place = ("all", "all") if is_total else (str(point.world), bytes_in_words(point.mean_bytes))
-            rows.setdefault((place[0], point.case, place[1]), []).append(point)
-    for heads, points in rows.items():
-        noise = max(results.noise(mode, point.mean_bytes) for point in points)
-        baseline = geometric_mean(results.timings[point, mode][BASELINE].median_ms for point in points)
-        cells = []
-        for name in contenders:
-            ratio = results.speed_up(points, mode, name)
-            style = "" if ratio is None else "green" if ratio > noise else "red" if ratio * noise < 1 else ""
-            cells.append(Text("" if ratio is None else f"{ratio:.2f}", style))
-        table.add_row(*heads, f"{baseline:.3g}", f"{noise - 1:.0%}", *cells)
-    return table
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, tuple) else value
 
 
-def peaks(results: Results) -> Table:
-    """The worst peak of allocations of each contender, over input + output."""
-    worst: dict[tuple[str, int], tuple[float, Point]] = {}
-    for (point, _), row in results.timings.items():
-        for name, timing in row.items():
-            if timing.peak is not None:
-                worst[name, point.dim] = max(worst.get((name, point.dim), (0.0, point)), (timing.peak, point))
-    title = "peak of torch's allocations, input included, over input + output: worst case"
-    table = Table("contender", "dim", "peak", "where", title=title, title_justify="left")
-    for (name, dim), (peak, point) in worst.items():
-        table.add_row(name, str(dim), f"{peak:.2f}", point.label)
-    return table
+def facts(backend: str) -> dict[str, Any]:
+    """The machine and the versions that a run depends on."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    described = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    model = re.search(r"model name\s*: (.*)", described)
+    machine: dict[str, Any] = {"system": f"{platform.system()} {platform.machine()}", "cores": cores}
+    machine |= {"cpu": model[1] if model else "not known", "load": round(os.getloadavg()[0], 1)}
+    if backend == "nccl":
+        machine |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count()}
+    names = ("shared-distributed", "torch", "torchmetrics", "accelerate")
+    versions = {"python": platform.python_version(), **{name: version(name) for name in names}}
+    date = datetime.now(timezone.utc).date().isoformat()
+    return {"date": date, "backend": backend, "machine": machine, "versions": versions}

@@ -28,25 +28,26 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
         exchange = (lambda ints, _: [ints]) if trusted else self.exchange
         try:
             words, size, sizes = self.describe(op, *xs)
+            if trusted:
+                return self._replace(sizes=sizes), *xs
             digest = int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big", signed=True)
         except Exception as error:  # raised below, on every rank
-            given = [(tuple(x.shape), x.dtype) if _has_shape(x) else type(x) for x in xs]
-            words = f"{op} of {given}, dim {self.dim}: {error}"
+            args = [(tuple(x.shape), x.dtype) if _has_shape(x) else type(x) for x in xs if not isinstance(x, Exception)]
+            words = f"{op} of {args}, dim {self.dim}: {error}"
         wants = [x.requires_grad for x in xs if digest]
         modes = f"requires_grad {wants}, grad mode {'on' if torch.is_grad_enabled() else 'off'}"
         line = f"\n  rank {rank} of {world}: {words}, {modes}".replace("'*'", str(size)).encode()
         # bit 0: this rank can join a backward for the others' sake; bit 1 on: it wants the gradient of that tensor
         flags = torch.is_grad_enabled() * (1 + sum(want << i for i, want in enumerate(wants, 1)))
         digests, found, flags, lengths = zip(*exchange([digest, size, flags, len(line)], xs), strict=True)
-        wanted = reduce(or_, flags)
-        stuck = self.summed and any(not own & 1 and own >> 1 != wanted >> 1 for own in flags)
+        wanted = (reduce(or_, flags) >> 1) * self.summed
+        stuck = self.summed and any(not own & 1 and own >> 1 != wanted for own in flags)
         if 0 in digests or len(set(digests)) > 1 or stuck:
             lines = [bytes(row).decode().rstrip() for row in exchange(list(line.ljust(max(lengths))), xs)]
             kind = BadInputError if 0 in digests else DisagreementError
             raise kind("cannot gather; ranks may differ only in their size along dim:" + "".join(lines))
-        absent = [self.summed and wanted >> i & 1 and not want for i, want in enumerate(wants, 1)]
         # a rank that skips a summed backward would leave the others waiting in it
-        joined = [x.detach().clone().requires_grad_() if gone else x for x, gone in zip(xs, absent, strict=True)]
+        joined = [x if x.requires_grad or not wanted >> i & 1 else x.clone().requires_grad_() for i, x in enumerate(xs)]
         return self._replace(sizes=found if sizes is None else sizes), *joined
 
     def describe(self, op: str, x: Any) -> tuple[str, int, Any]:
@@ -55,7 +56,7 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
         dense = _has_shape(x) and x.layout == torch.strided and not (x.is_quantized or hasattr(x, "to_local"))
         if not dense or x.device.type not in backends:
             raise TypeError(f"expected a dense torch.tensor on {' or '.join(backends)}, and no DTensor")
-        size, dim, sizes = x.shape[self.dim], index(self.dim) % x.ndim, self.sizes  # IndexError if dim is out of range
+        size, dim, sizes = x.size(index(self.dim)), index(self.dim) % x.ndim, self.sizes  # raises if out of range
         if sizes is not None:
             sizes = tuple(index(n) for n in (sizes.tolist() if isinstance(sizes, Tensor) else sizes))
             if len(sizes) != world or min(sizes) < 0 or sizes[rank] != size:

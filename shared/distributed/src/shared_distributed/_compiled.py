@@ -16,7 +16,7 @@ from ._differentiate import _Move
 from ._errors import BadInputError
 from ._fast import FastCall
 from ._layout import ints_of
-from ._world import _graph_break, _is_compiling
+from ._world import _is_compiling
 
 # torch 2.4 to 2.10 have operators too, but fail with summed gradients or without sizes: there it is a graph break
 _WHOLE = hasattr(torch.library, "EffectType") and torch.__version__ >= "2.11"  # compared as versions, not as text
@@ -30,31 +30,35 @@ class _Call(FastCall):
     def agree(self, op: str, *xs: Any, check: bool = False) -> tuple[Any, ...]:
         """Eager: the heart's. Compiled, no input is replaced: if only some ranks want a gradient, all are told."""
         if not (_WHOLE and _is_compiling()):
-            return _graph_break(super().agree)(op, *xs, check=check)
+            return super().agree(op, *xs, check=check)
         problem = "".join([x.args[0] for x in xs if isinstance(x, Exception)][:1])
         xs = tuple(x for x in xs if not isinstance(x, Exception))
         given = None if self.sizes is None else list(ints_of(self.sizes))
         wants = [x.requires_grad and torch.is_grad_enabled() for x in xs]
         found = _agree_operator([x.detach() for x in xs], wants, op, problem, check, *self._replace(sizes=given))
-        agreed = found.tolist() if given is None else [*given, *[0] * len(found)][: len(found)]  # wrong: raises there
+        if given is None:
+            *agreed, ticket = found.tolist()
+        else:  # too few: raises there
+            agreed, ticket = [*given, *[0] * (len(found) - 1)][: len(found) - 1], 0
         if (given is None or isinstance(self.sizes, Tensor)) and xs and xs[0].ndim:
             for n in agreed:  # the compiler knows nothing of these numbers yet
                 torch._check(n >= 0)
             rank, own = dist.get_rank(self.group), xs[0].shape[self.dim % xs[0].ndim]
-            torch._check(agreed[rank] == own)
-            agreed[rank] = own
-        return self._replace(sizes=tuple(agreed)), *xs
+            agreed[rank] = own  # equal, or it raises there
+        call = self._replace(sizes=tuple(agreed))
+        call.ticket = ticket
+        return call, *xs
 
     def gather(self, x: Tensor) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`."""
         if not (_WHOLE and _is_compiling()):
-            return _graph_break(super().gather)(x)
-        return _gather_operator(x, *self)
+            return super().gather(x)
+        return _gather_operator(x, self.ticket, *self)
 
     def sum(self, x: Tensor) -> Tensor:
         """`(… sum(n) …) -> (… n_r …)`."""
         if not (_WHOLE and _is_compiling()):
-            return _graph_break(super().sum)(x)
+            return super().sum(x)
         return _sum_operator(x, *self)
 
 
@@ -117,7 +121,14 @@ def _agreed_sizes(xs: list[Tensor], wants: list[bool], op: str, problem: str, ch
     told: list[Any] = [BadInputError(problem)] if problem else []
     with torch.enable_grad():
         told += [x.detach().requires_grad_(want) for x, want in zip(xs, wants, strict=True)]
-        return torch.tensor(_InOperator(*call).agree(op, *told, check=check)[0].sizes, device="cpu")
+        agreed = _InOperator(*call).agree(op, *told, check=check)[0]
+        return torch.tensor([*agreed.sizes, agreed.ticket], device="cpu")
+
+
+def _gather_in_operator(x: Tensor, ticket: int, *call: Any) -> Tensor:
+    agreed = FastCall(*call)
+    agreed.ticket = ticket
+    return agreed.gather(x)
 
 
 def _resized(x: Tensor, dim: int, size: Any) -> Tensor:
@@ -130,13 +141,13 @@ _agree_operator = opaque(
     "agree",
     "(Tensor[] xs, bool[] wants, str op, str problem, bool check, " + _CALL.format("?"),
     _agreed_sizes,
-    lambda *call: torch.empty(dist.get_world_size(call[-1]), dtype=torch.long, device="cpu"),
+    lambda *call: torch.empty(dist.get_world_size(call[-1]) + 1, dtype=torch.long, device="cpu"),
 )
 _gather_operator = opaque(
     "gather",
-    "(Tensor x, " + _CALL.format(""),
-    lambda x, *call: FastCall(*call).gather(x),
-    lambda x, dim, sizes, *_: _resized(x, dim, sum(sizes)),
+    "(Tensor x, SymInt ticket, " + _CALL.format(""),
+    _gather_in_operator,
+    lambda x, _, dim, sizes, *__: _resized(x, dim, sum(sizes)),
 )
 _sum_operator = opaque(
     "sum",

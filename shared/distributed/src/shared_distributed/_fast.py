@@ -20,33 +20,65 @@ Medians at 8 ranks on 2 busy cores, with that much on a rank, or on the largest.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
+from functools import cache
+from itertools import accumulate, count
 from math import prod
 from operator import index
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from einops import reduce
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from ._agree import _Call
 from ._faults import failures_named
+from ._world import _graph_break
 
 _SMALL = 2 << 20  # bytes: above it, an all-to-all's copies cost more than its single operation saves
+_SLOTS = 64 << 10  # bytes: beside the headers of all ranks together, for rows that are small enough to come along
+_HEADER = 4  # ints: those that `agree` exchanges first
+_ALIGNED = 16  # bytes: where a tensor of any dtype can start
 _TENSORS = 61  # of a container, agreed on in one exchange: a bit each, beside another
 _collected = threading.local()  # the steps that finish a thread's gathers, while it collects them
+_tickets = count(1)
+
+
+class _Arrived(threading.local):
+    """What this thread's last exchange brought along: its ticket, and each tensor's bytes by rank, until asked for."""
+
+    ticket, blocks = 0, list[tuple[Tensor, ...]]()
+
+
+_arrived = _Arrived()
 
 
 class FastCall(_Call):
-    """A call that takes its backend's own transports, and names the ranks that fail in them."""
+    """A call that takes its backend's own transports, and names the ranks that fail in them.
 
+    Rows that fit into a slot beside the header come with it, in one round. The slot is there in every exchange and
+    depends on the number of ranks alone, so that ranks in different calls still meet in equal lengths.
+    """
+
+    ticket = 0  # of the exchange that brought this call's rows, if one did
+    riders: Any = None  # in the exchange under way
+
+    @property
+    def backends(self) -> dict[str, str]:
+        """As the heart reads them, once for each configuration."""
+        return _backends(str(dist.get_backend_config(self.group)))
+
+    @_graph_break
     def agree(self, op: str, *xs: Any, check: bool = False) -> tuple[Any, ...]:
         """The call and its tensors, as the heart agrees on them; many tensors, so many at a time."""
         call, *agreed = super().agree(op, *xs[:_TENSORS], check=check)
         for start in range(_TENSORS, len(xs), _TENSORS):
             agreed += super().agree(op, *xs[start : start + _TENSORS], check=check)[1:]
+        if self.ticket and len(xs) <= _TENSORS:
+            call.ticket = self.ticket
+            # they are asked for in this order: those with a summed gradient first
+            later = [self.summed and not (x.requires_grad and torch.is_grad_enabled()) for x in agreed]
+            _arrived.blocks = [_arrived.blocks[i] for i in sorted(range(len(agreed)), key=later.__getitem__)]
         return call, *agreed
 
     def describe(self, op: str, *xs: Any) -> tuple[str, int, Any]:
@@ -66,33 +98,63 @@ class FastCall(_Call):
         return f"{op} of {'; '.join(words)}", size, sizes
 
     def exchange(self, ints: list[int], xs: Any) -> list[list[int]]:
-        """Every rank's ints, as the heart does it."""
+        """Every rank's ints, as the heart does it; with the header also its rows, unless the ranks know the sizes."""
+        self.riders = None if len(ints) != _HEADER else xs if ints[0] and self.sizes is None else ()
+        self.size, self.widths = ints[1], [_row_bytes(x, self.dim) for x in self.riders or ()]
         with torch.inference_mode(False), failures_named(lambda: "exchange of sizes", self.group):
-            return super().exchange(ints, xs)  # gloo of torch 2.0 cannot gather into inference tensors
+            by_rank = super().exchange(ints, xs)  # gloo of torch 2.0 cannot gather into inference tensors
+        spans = [self.spans(size) for _, size, *_ in by_rank] if self.riders else []
+        if all(spans) and spans:  # so every rank finds
+            self.ticket = _arrived.ticket = next(_tickets)
+            pairs = zip(self.slots.unbind(), spans, strict=True)
+            blocks = [[slot.narrow(0, *span) for span in of_rank] for slot, of_rank in pairs]
+            _arrived.blocks = list(zip(*blocks, strict=True))  # of each tensor, by rank
+        return by_rank
+
+    def spans(self, size: int) -> list[tuple[int, int]]:
+        """Start and length, in a slot, of so many rows of each tensor; none where there is no room for all."""
+        lengths = [width * size for width in self.widths]
+        starts = [0, *accumulate(-(-length // _ALIGNED) * _ALIGNED for length in lengths)]
+        return list(zip(starts, lengths, strict=False)) if starts[-1] <= self.slots.shape[1] else []
 
     def spread(self, rows: Tensor, counts: list[int]) -> None:
-        """The headers of an exchange; rows go through `gather`. Not by all-to-all: one that meets rows would abort."""
-        rank, blocks, root = dist.get_rank(self.group), list(rows.split(counts)), _global_rank(0, self.group)
-        if self.transport(rows.device) is TRANSPORTS["gloo"] and len(blocks) > 2:
-            dist.gather(blocks[rank].clone(), blocks if rank == 0 else None, root, self.group)
-            dist.broadcast(rows, root, self.group)
+        """What an exchange sends, headers beside their slots; rows of their own go through `gather`."""
+        rank, world, root = dist.get_rank(self.group), len(counts), _global_rank(0, self.group)
+        sent = rows = rows.view(world, -1)
+        if self.riders is not None:
+            if any(x.device.type != rows.device.type for x in self.riders):
+                self.riders = ()
+            sent = rows.new_zeros((world, counts[0] + _SLOTS // world // _ALIGNED * _ALIGNED))
+            headers, self.slots = sent.split([counts[0], sent.shape[1] - counts[0]], 1)
+            headers.copy_(rows)
+            for x, span in zip(self.riders, self.spans(self.size), strict=False):
+                x = x.detach().movedim(self.dim, 0)
+                self.slots.select(0, rank).narrow(0, *span).view(x.dtype).view(x.shape).copy_(x)
+        if self.transport(rows.device) is TRANSPORTS["gloo"] and world > 2:
+            # not by all-to-all: one that meets another length aborts
+            gathered = dist.gather(sent[rank].clone(), list(sent) if rank == 0 else None, root, self.group, True)
+            if rank == 0:
+                gathered.wait()
+            dist.broadcast(sent, root, self.group)
+            gathered.wait()
         else:
-            super().spread(rows, counts)
+            super().spread(sent.view(-1), [sent.shape[1]] * world)
+        if sent is not rows:
+            rows.copy_(headers)
 
     def transport(self, device: torch.device) -> "Transport":
         """What TRANSPORTS has for the backend of a device. Off the CPU, gloo has broadcast and all-reduce only."""
         backend = self.backends[device.type]
         return BROADCASTS if backend == "gloo" and device.type != "cpu" else TRANSPORTS.get(backend, BROADCASTS)
 
+    @_graph_break
     def gather(self, x: Tensor) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`, as the heart does it; or, while steps are collected, a start of it."""
         dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
         out = x.new_empty((*x.shape[:dim], sum(self.sizes), *x.shape[dim + 1 :]))
         target = out.movedim(dim, 0)
         rows = target if target.is_contiguous() else target.new_empty(target.shape)
-        rank, parts = dist.get_rank(self.group), rows.split(self.sizes)
-        parts[rank].copy_(x.movedim(dim, 0))
-        flat, counts = rows.view(-1).view(torch.uint8), [part.numel() * part.element_size() for part in parts]
+        flat, works = rows.view(-1).view(torch.uint8), list[Any]()
 
         def operation() -> str:
             return f"gather of {x.dtype} {(*x.shape[:dim], self.sizes, *x.shape[dim + 1 :])} along dim {dim}"
@@ -105,29 +167,47 @@ class FastCall(_Call):
                 with torch.no_grad():
                     target.copy_(rows)
 
+        if self.ticket and self.ticket == _arrived.ticket and _arrived.blocks:
+            torch.cat([block.to(x.device) for block in _arrived.blocks.pop(0)], out=flat)
+            finish()
+            return out
+        rank, row = dist.get_rank(self.group), _row_bytes(x, dim)
+        rows.narrow(0, sum(self.sizes[:rank]), self.sizes[rank]).copy_(x.movedim(dim, 0))
         with failures_named(operation, self.group):
-            works = self.transport(x.device).gather(flat, counts, rank, self.group)
+            works = self.transport(x.device).gather(flat, [n * row for n in self.sizes], rank, self.group)
         steps: list[Callable[[], None]] | None = getattr(_collected, "steps", None)
         finish() if steps is None else steps.append(finish)
         return out
 
+    @_graph_break
     def sum(self, x: Tensor) -> Tensor:
         """`(… sum(n) …) -> (… n_r …)`, of any dtype: numbers narrower than 32 bits are summed in 32 bits or more."""
         dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
         if x.is_complex():  # NCCL adds none
             return torch.view_as_complex(self._replace(dim=dim).sum(torch.view_as_real(x.resolve_conj()))).clone()
-        rank, parts = dist.get_rank(self.group), x.split(self.sizes, dim)
-        counts = [part.numel() for part in parts]
+        rank, size = dist.get_rank(self.group), prod(x.shape[:dim]) * prod(x.shape[dim + 1 :])
+        counts = [n * size for n in self.sizes]
         if prod(x.shape[:dim]) == 1 and x.is_contiguous() and not x.is_neg():
             flat = x.as_strided((x.numel(),), (1,))  # view(-1) would keep the odd stride of a single element
         else:  # blocks in rank order, each one contiguous: (n_0 …) (n_1 …) …
             flat = x.new_empty(x.numel())
-            for block, part in zip(flat.split(counts), parts, strict=True):
+            for block, part in zip(flat.split(counts), x.split(self.sizes, dim), strict=True):
                 block.view(part.shape).copy_(part)
+        own = x.new_empty((*x.shape[:dim], self.sizes[rank], *x.shape[dim + 1 :]))
         shape = (*x.shape[:dim], self.sizes, *x.shape[dim + 1 :])
         with failures_named(lambda: f"sum over ranks of {x.dtype} {shape} along dim {dim}", self.group):
-            own = self.transport(x.device).total(flat, counts, rank, self.group)
-        return x.new_empty(parts[rank].shape).copy_(own.view(parts[rank].shape))  # no view: it may be used in place
+            self.transport(x.device).total(flat, counts, rank, self.group, own.view(-1))
+        return own
+
+
+@cache
+def _backends(configuration: str) -> dict[str, str]:
+    return dict(entry.split(":", 1) for entry in configuration.split(","))
+
+
+def _row_bytes(x: Tensor, dim: int) -> int:
+    dim = index(dim) % x.ndim
+    return prod(x.shape[:dim]) * prod(x.shape[dim + 1 :]) * x.element_size()
 
 
 @contextmanager
@@ -144,32 +224,35 @@ def _gather_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any) -> l
     world = len(counts)
     if world * max(counts) > _SMALL:
         return _gather_by_broadcasts(flat, counts, rank, group)
-    sent = flat.split(counts)[rank].repeat(world)
+    sent = torch.cat([flat.narrow(0, sum(counts[:rank]), counts[rank])] * world)
     return [dist.all_to_all_single(flat, sent, counts, [counts[rank]] * world, group, async_op=True)]
 
 
-def _sum_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any) -> Tensor:
+def _sum_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
     world, total = len(counts), sum(counts)
     # all-to-all sends the busiest rank (W - 1) max(n) rows; even shares, twice (W - 1) / W N
     if total * flat.element_size() <= _SMALL or world * max(counts) <= 2 * total:
-        return _swap_and_sum(flat, counts, rank, group)
+        _swap_and_sum(flat, counts, rank, group, own)
+        return
     shares = [total // world + (r < total % world) for r in range(world)]
-    share = _swap_and_sum(flat, shares, rank, group).to(flat.dtype)
+    share = flat.new_empty(shares[rank])
+    _swap_and_sum(flat, shares, rank, group, share)
     overlaps = _overlaps(shares, counts)  # [share][owner]
-    return _swap(share, overlaps[rank], [row[rank] for row in overlaps], group)
+    _swap(share, overlaps[rank], own, [row[rank] for row in overlaps], group)
 
 
-def _swap_and_sum(flat: Tensor, counts: list[int], rank: int, group: Any) -> Tensor:
-    received = _swap(flat, counts, [counts[rank]] * len(counts), group)
-    return reduce(received.to(_accumulator(flat.dtype)), "(rank element) -> element", "sum", rank=len(counts))
+def _swap_and_sum(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
+    received = flat.new_empty(len(counts) * counts[rank])
+    _swap(flat, counts, received, [counts[rank]] * len(counts), group)
+    by_rank, dtype = received.view(len(counts), counts[rank]), _accumulator(flat.dtype)
+    torch.sum(by_rank, 0, out=own) if dtype == own.dtype else own.copy_(by_rank.sum(0, dtype=dtype))
 
 
-def _swap(flat: Tensor, sent: list[int], received: list[int], group: Any) -> Tensor:
+def _swap(flat: Tensor, sent: list[int], into: Tensor, received: list[int], group: Any) -> None:
     """So many elements to each rank, and so many from it; as bytes, since gloo knows few dtypes."""
-    out, size = flat.new_empty(sum(received)), flat.element_size()
+    size = flat.element_size()
     splits = [n * size for n in received], [n * size for n in sent]
-    dist.all_to_all_single(out.view(torch.uint8), flat.view(torch.uint8), *splits, group=group)
-    return out
+    dist.all_to_all_single(into.view(torch.uint8), flat.view(torch.uint8), *splits, group=group)
 
 
 def _overlaps(a: list[int], b: list[int]) -> list[list[int]]:
@@ -186,14 +269,15 @@ def _gather_on_nccl(flat: Tensor, counts: list[int], rank: int, group: Any) -> l
     return [dist.all_gather(list(blocks), blocks[rank], group, async_op=True)]
 
 
-def _sum_on_nccl(flat: Tensor, counts: list[int], rank: int, group: Any) -> Tensor:
+def _sum_on_nccl(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
     wide = flat.to(_accumulator(flat.dtype))
-    own = wide.new_empty(counts[rank])
+    into = own if wide.dtype == own.dtype else wide.new_empty(counts[rank])
     if len(set(counts)) == 1:
-        _renamed("reduce_scatter_single", "reduce_scatter_tensor")(own, wide, group=group)
+        _renamed("reduce_scatter_single", "reduce_scatter_tensor")(into, wide, group=group)
     else:  # grouped reduces, straight from these views
-        dist.reduce_scatter(own, list(wide.split(counts)), group=group)
-    return own
+        dist.reduce_scatter(into, list(wide.split(counts)), group=group)
+    if into is not own:
+        own.copy_(into)
 
 
 def _renamed(new: str, old: str) -> Callable[..., Any]:
@@ -205,10 +289,10 @@ def _gather_by_broadcasts(flat: Tensor, counts: list[int], rank: int, group: Any
     return [dist.broadcast(block, _global_rank(r, group), group, async_op=True) for r, block in blocks]
 
 
-def _sum_by_all_reduce(flat: Tensor, counts: list[int], rank: int, group: Any) -> Tensor:
+def _sum_by_all_reduce(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
     total = flat.to(_accumulator(flat.dtype), copy=True)
     dist.all_reduce(total, group=group)
-    return total.split(counts)[rank].clone()  # a view would keep all of it alive
+    own.copy_(total.split(counts)[rank])
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -223,10 +307,10 @@ def _global_rank(rank: int, group: Any) -> int:
 
 
 class Transport(NamedTuple):
-    """How a backend gathers rows, into blocks of one buffer of bytes, and sums them: own block of the sum."""
+    """How a backend gathers rows, into blocks of one buffer of bytes, and sums them, into own block of the sum."""
 
     gather: Callable[[Tensor, list[int], int, Any], list[Any]]
-    total: Callable[[Tensor, list[int], int, Any], Tensor]
+    total: Callable[[Tensor, list[int], int, Any, Tensor], None]
 
 
 BROADCASTS = Transport(_gather_by_broadcasts, _sum_by_all_reduce)

@@ -5,6 +5,7 @@ import os
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from copy import copy
+from operator import index
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import torch
@@ -50,7 +51,7 @@ def group_of(group: Any) -> Any:
 def _opened(op: str, x: Any) -> tuple[str, Any, list[Any]]:
     """What the other ranks are told; the tensors' places in the container, if `x` is one; the tensors."""
     if not isinstance(x, (dict, list, tuple)):
-        return op, None, [x]
+        return op, None, _traceable([x])
     # a dict's tensors go by their keys, in whatever order each rank put them in
     places = sorted(x, key=str) if isinstance(x, dict) else range(len(x))
     xs = [x[place] for place in places]
@@ -58,7 +59,16 @@ def _opened(op: str, x: Any) -> tuple[str, Any, list[Any]]:
         _closed(x, places, xs)
     except Exception as error:  # told to every rank, before anything moves
         xs = [BadInputError(f"cannot make another {type(x)}: {error}"), *xs]
-    return f"{op}{places if isinstance(x, dict) else [len(x)]}", places, xs
+    return f"{op}{places if isinstance(x, dict) else [len(x)]}", places, _traceable(xs)
+
+
+def _traceable(xs: list[Any]) -> list[Any]:
+    """While compiling, an empty tensor for what is none: the error is raised when the graph runs, on every rank."""
+    usable = [isinstance(x, (Exception, Tensor)) for x in xs]
+    if all(usable) or not _is_compiling():
+        return xs
+    empty = [x if fits else torch.empty(0, device="cpu") for x, fits in zip(xs, usable, strict=True)]
+    return [BadInputError(f"expected a dense torch.tensor, got {type(xs[usable.index(False)])}"), *empty]
 
 
 def _closed(x: Any, places: Any, tensors: list[Any]) -> Any:
@@ -132,7 +142,7 @@ def _check_alone(xs: list[Any], dim: int, sizes: Sizes | None) -> tuple[int, ...
         text = "WORLD_SIZE says that there are other ranks, but there is no process group: nothing is gathered"
         _warn_once(f"{text}. Call torch.distributed.init_process_group() first.", UserWarning, 5)
     try:
-        found = {x.shape[dim] for x in xs}  # IndexError where dim is out of range
+        found = {x.size(index(dim)) for x in xs}  # raises if out of range
         given = None if sizes is None else ints_of(sizes)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
         shapes = [tuple(x.shape) if _has_shape(x) else type(x) for x in xs]
@@ -202,9 +212,12 @@ def reduce_scatter(x: T, dim: int = 0, *, sizes: Sizes, group: Any = None, check
         return x
     rank, tensors = dist.get_rank(group), [x for x in xs if not isinstance(x, Exception)]
     try:
+        if not isinstance(sizes, Tensor) and any(x.shape[dim] != sum(sizes) for x in tensors):
+            raise ValueError  # while compiling, split would raise on this rank alone
         own: list[Any] = [x if isinstance(x, Exception) else x.split(ints_of(sizes), dim)[rank] for x in xs]
-    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        own = [BadInputError(f"sizes {sizes}: {error}"), *xs]
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+        text = f"expected dense tensors whose size along dim {dim} is the sum of sizes {sizes}"
+        own = [*xs[: len(xs) - len(tensors)], BadInputError(text), *tensors]
     call, *agreed = _Call(dim, sizes, True, group).agree(op, *own, check=check)
     for i, part in enumerate(agreed):
         if part.requires_grad and not tensors[i].requires_grad:  # another rank wants the gradient

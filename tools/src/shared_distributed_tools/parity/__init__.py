@@ -3,11 +3,10 @@
 
 cases     what is called, and how
 load      a file as a module, with the names that it fails to define (on ranks only)
-observed  what a rank observed, as text
 truth     what it should observe, computed in one process
 play      one case on one rank (on ranks only)
 verdict   same, better, stricter or different
 compare   all of it
-report    the table, and the same for scripts
+report    the same for people
 command   `adapters parity`
 """

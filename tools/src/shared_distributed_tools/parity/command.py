@@ -8,13 +8,13 @@ import click
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from ..catalog import ADAPTERS, adapter_named
-from ..terminal import console, echo, progress
+from ..terminal import echo, progress
 
 WORLD_SIZES = (1, 2, 3)
 
 
 @click.command("parity")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--adapter", type=click.Choice(list(ADAPTERS)), required=True, help="The adapter to compare with.")
 @click.option(
     "--world-size",
@@ -33,14 +33,14 @@ def command(ctx: click.Context, file: Path, adapter: str, world_size: tuple[int,
     is the same, better, or refused as the contract announces; 1 if something is different; 2 if FILE cannot be run.
     """
     from .compare import compare  # torch comes with these, and `--help` goes without
-    from .report import as_json, show
+    from .report import show
 
     echo(f"parity runs {file}, in child processes", err=True)
     with progress(MofNCompleteColumn(), TimeElapsedColumn()) as report_progress:
         comparison = compare(file, adapter_named(adapter), world_size, progress=report_progress)
     exit_code = int(comparison.counts()["different"] > 0)
     if is_json:
-        click.echo(json.dumps({**as_json(comparison), "exit_code": exit_code}, indent=2))
+        click.echo(json.dumps({**comparison.as_json(), "exit_code": exit_code}, indent=2))
     else:
-        show(comparison, console())
+        show(comparison)
     ctx.exit(exit_code)

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
 """All of it: every case played by the old file and by the adapter, every pair of outcomes judged."""
 
-import hashlib
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import get_args
+from typing import Any, NamedTuple, get_args
 
 from ..catalog import Adapter
 from ..errors import ToolError
@@ -18,11 +16,10 @@ from ..render.sources import version
 from ..repo.tree import Tree
 from ..scan.survey import find_copy
 from ..terminal import Report
-from .cases import SIGNATURE, Case, Kind, generate
+from .cases import Case, Kind, generate
 from .load import Description
-from .observed import Outcome
 from .play import play, start
-from .verdict import Finding, Verdict, judge
+from .verdict import Finding, Outcome, Verdict, judge
 
 HANGS = 3  # of one function at one world size: the rest is taken for hung as well, or a run would have no end
 # the parent ends ranks that wait for each other: all have the same work, so the others are done soon after the first
@@ -57,39 +54,38 @@ class Ranks(World):
             return Outcome(tuple(failure.answers.get(rank) for rank in range(self.size)), failure.end)
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """What a run found."""
 
-    file: Path
-    sha256: str
+    file: str
     adapter: str
-    version: str
-    worlds: tuple[int, ...]
-    old: Description
-    new: Description
-    findings: tuple[Finding, ...]
-    edited: Mapping[str, str]  # definitions of the old file that are not the original's, and how they differ
-
-    @property
-    def functions(self) -> list[str]:
-        """What was compared."""
-        return list(dict.fromkeys(finding.case.function for finding in self.findings))
-
-    @property
-    def only_new(self) -> list[str]:
-        """Names of the adapter that the old file does not have: not compared."""
-        return [name for name in self.new.api if name not in self.old.api]
-
-    @property
-    def only_old(self) -> list[str]:
-        """Names that the old file defines and the adapter does not have: whoever imports them will miss them."""
-        return [name for name in self.old.own if name not in self.new.api]
+    adapter_version: str
+    world_sizes: list[int]
+    undefined_and_known: list[str]  # names that the old file does not define, supplied
+    imported_from_absent_modules: list[str]  # the same, imported from what cannot be imported here
+    undefined_and_unknown: list[str]
+    only_in_adapter: list[str]  # so not compared
+    edited_definitions: dict[str, str]  # those that are not the original's, and how they differ
+    findings: list[Finding]
 
     def counts(self, function: str | None = None) -> dict[str, int]:
         """How many cases ended how, of one function or of all."""
         ends = Counter(f.verdict for f in self.findings if function in (None, f.case.function))
         return {verdict: ends[verdict] for verdict in get_args(Verdict)}
+
+    @property
+    def functions(self) -> dict[str, dict[str, int]]:
+        """What was compared, with its counts."""
+        return {name: self.counts(name) for name in dict.fromkeys(f.case.function for f in self.findings)}
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the cases that came out the same, which are counted."""
+        findings = [
+            {"function": f.case.function, "world_size": f.case.world, **f._asdict(), "case": f.case.title}
+            for f in self.findings
+            if f.verdict != "same"
+        ]
+        return {**self._asdict(), "counts": self.counts(), "functions": self.functions, "findings": findings}
 
 
 def compare(
@@ -102,28 +98,20 @@ def compare(
     deadlines: Deadlines = DEADLINES,
 ) -> Comparison:
     """Play the cases that `choose` makes of the functions that both have. The file runs in child processes only."""
-    try:
-        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError as error:
-        msg = f"{file} cannot be read: {error.strerror}; give the old distributed.py"
-        raise ToolError(msg) from error
     old = _described(file)
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
         ours = Path(folder) / f"{adapter.module}.py"
         ours.write_text(render(adapter.name), encoding="utf-8")
-        new = _described(ours)
         # the contract says what is public: the file has no `__all__`, and imports names of its own
-        new = new._replace(api={name: kind for name, kind in new.api.items() if name in adapter.api})
-        kinds = {name: kind for name, kind in old.api.items() if name in new.api}
+        new = {name: kind for name, kind in _described(ours).api.items() if name in adapter.api}
+        kinds = {name: kind for name, kind in old.api.items() if name in new}
         if not kinds:
-            names = ", ".join(new.api)
-            msg = f"{file} has none of {adapter.name}'s names ({names}); give the file that this adapter replaces"
+            msg = f"{file} has none of {adapter.name}'s names ({', '.join(new)}); give the file that it replaces"
             raise ToolError(msg)
         # the adapter may sum gradients beyond the old file; but a module where it has a Function cannot be called as
         # one: that they differ in kind says it all
-        alike = {name: kind for name, kind in kinds.items() if new.api[name] in (kind, f"summing {kind}")}
-        cases = [Case(name, kind, 0, variant=SIGNATURE) for name, kind in kinds.items() if name not in alike]
-        cases += choose(alike, worlds)
+        alike = {name: kind for name, kind in kinds.items() if new[name] in (kind, f"summing {kind}")}
+        cases = [Case(name, kind, 0) for name, kind in kinds.items() if name not in alike] + choose(alike, worlds)
         findings: list[Finding] = []
         done = 0
         for world, batch in ((world, list(group)) for world, group in groupby(cases, key=lambda case: case.world)):
@@ -133,16 +121,23 @@ def compare(
                     found.append(outcome)
                     done += 1
                     progress(done, 2 * len(cases), f"{who}, {f'world size {world}' if world else 'no group'}")
-            for case, was, now in zip(batch, *outcomes.values(), strict=True):
-                findings.append(judge(case, was, now, adapter.alone))
-    sizes = tuple(sorted(set(worlds)))
-    return Comparison(file, sha256, adapter.name, version(), sizes, old, new, tuple(findings), _edited(file, adapter))
+            findings += [judge(*each, adapter.alone) for each in zip(batch, *outcomes.values(), strict=True)]
+    return Comparison(
+        str(file),
+        adapter.name,
+        version(),
+        sorted(set(worlds)),
+        *old[1:],
+        only_in_adapter=[name for name in new if name not in old.api],
+        edited_definitions=_edited(file, adapter),
+        findings=findings,
+    )
 
 
 def _edited(file: Path, adapter: Adapter) -> dict[str, str]:
     copy = find_copy(Tree(file), file.name)
     differences = copy.differences if copy and copy.adapter == adapter.name else ()
-    return {one.name: one.detail or one.how for one in differences if one.how == "changed"}
+    return {one.name: one.detail for one in differences if one.how == "changed"}
 
 
 def _described(file: Path) -> Description:
@@ -152,21 +147,21 @@ def _described(file: Path) -> Description:
 
 def play_all(file: Path, world: int, cases: list[Case], deadlines: Deadlines = DEADLINES) -> Iterator[Outcome]:
     """One outcome a case. Ranks are kept for as long as they are in step; then there are new ones."""
+    size = max(world, 1)
 
     def started(case: Case) -> Ranks:
-        return Ranks(file, max(world, 1), joined=world > 0 and not case.late, deadlines=deadlines)
+        return Ranks(file, size, joined=world > 0 and not case.late, deadlines=deadlines)
 
     ranks: Ranks | None = None
     hangs: Counter[str] = Counter()
     try:
         for case in cases:
             if hangs[case.function] >= HANGS:
-                yield Outcome((None,) * max(world, 1), HUNG)
+                yield Outcome((None,) * size, HUNG)
                 continue
-            if case.alone:
-                with started(case) as own:
-                    yield own.ask(case)
-                continue
+            if ranks is not None and case.alone:
+                ranks.kill()
+                ranks = None
             is_new = ranks is None
             ranks = ranks or started(case)
             outcome = ranks.ask(case)
@@ -174,7 +169,7 @@ def play_all(file: Path, world: int, cases: list[Case], deadlines: Deadlines = D
                 ranks.kill()
                 ranks = started(case)
                 outcome = ranks.ask(case)
-            if outcome.broken or (world > 1 and outcome.raised):  # some may still wait for those that raised
+            if case.alone or outcome.broken or (world > 1 and outcome.raised):  # some may still wait for who raised
                 ranks.kill()
                 ranks = None
             hangs[case.function] += outcome.broken == HUNG

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: MIT
 """A file as a module. Runs on ranks only: what is loaded is somebody's code.
 
-A file that lies in a package is loaded as a module of it, so that relative imports work. The package's own `__init__`
-is not run at first: it often brings in the whole project. It is, if the file cannot do without.
+A file that lies in a package is loaded as a module of it, so that relative imports work; the package's own `__init__`
+is not run, since it often brings in the whole project.
 
 Three of the four originals use names that they never define. A file gets builtins of its own, which know what such
 names obviously mean; each use is noted, since without us it would be a NameError.
 """
 
 import builtins
-import importlib
 import importlib.util
 import inspect
 import pkgutil
@@ -34,19 +33,9 @@ class Description(NamedTuple):
     """A file as the parent needs to know it."""
 
     api: dict[str, Kind]  # its public names that can be called
-    own: list[str]  # those of them that it does not have from elsewhere
     not_defined: list[str]  # names with an obvious meaning that nothing defines
     not_importable: list[str]  # the same, imported from a module that is not there
     unknown: list[str]  # names that nothing defines, and that mean nothing to us
-    where: str  # how it was loaded, in words
-
-
-class Loaded(NamedTuple):
-    """A file that was run: what it defines, and what it was given."""
-
-    module: ModuleType
-    builtins: "Builtins"
-    description: Description
 
 
 def kind_of(value: Any) -> Kind:
@@ -58,52 +47,33 @@ def kind_of(value: Any) -> Kind:
     return "callable"
 
 
-def load(file: str) -> Loaded:
-    """The file, imported."""
+def load(file: str) -> tuple[ModuleType, "Builtins", Description]:
+    """The file as a module, the builtins that it was given, and what it is like."""
     path = Path(file)
-    packages: dict[str, Path] = {}  # around it, from the outermost
+    around = []  # the packages, from the innermost
     folder = path.parent
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
-        packages = {folder.name: folder, **{f"{folder.name}.{name}": inner for name, inner in packages.items()}}
+        around.append(folder)
         folder = folder.parent
     sys.path.insert(0, str(folder))
-    if not packages:
-        is_taken = path.stem in sys.modules or path.stem in sys.stdlib_module_names
-        return _executed(path, _STAND_IN if is_taken else path.stem, "loaded from its path")
-    *_, innermost = packages
-    name = f"{innermost}.{path.stem}"
-    for package, folder in packages.items():
-        sys.modules[package] = _new_module(package, folder / "__init__.py", [str(folder)])
-    try:
-        return _executed(path, name, "loaded without its package's __init__")
-    except ImportError as first:
-        for one in [one for one in sys.modules if f"{one}.".startswith(f"{min(packages)}.")]:
-            del sys.modules[one]
-        try:
-            importlib.import_module(innermost)
-            return _executed(path, name, "loaded after its package's __init__")
-        except ImportError as second:
-            msg = f"{first}; and after its package's __init__: {second}"
-            raise ImportError(msg) from second
-
-
-def _executed(path: Path, name: str, where: str) -> Loaded:
-    text = importlib.util.decode_source(path.read_bytes())
+    for package in around:
+        name = ".".join(package.relative_to(folder).parts)
+        sys.modules[name] = _new_module(name, package / "__init__.py", [str(package)])
+    name = ".".join(path.with_suffix("").relative_to(folder).parts)
+    name = _STAND_IN if name in sys.modules or name in sys.stdlib_module_names else name
     module, given = _new_module(name, path), Builtins()
     vars(module)["__builtins__"] = given
     sys.modules[name] = module
+    text = importlib.util.decode_source(path.read_bytes())
     exec(compile(text, str(path), "exec"), vars(module))
     given.used_at_import = frozenset(given.used)
 
     found = {name: value for name, value in vars(module).items() if callable(value) and name not in given.absent}
     public = getattr(module, "__all__", [name for name in found if not name.startswith("_")])
     api = {name: kind_of(found[name]) for name in sorted(public) if name in found}
-    # `all_gather = AllGather.apply` has no module of its own, but is bound to a class that has
-    homes = {name: getattr(getattr(found[name], "__self__", found[name]), "__module__", None) for name in api}
-    own = [name for name, home in homes.items() if home == module.__name__]
     undefined = sorted(undefined_names(text))
     meant, unknown = ([name for name in undefined if (name in MEANINGS) == is_meant] for is_meant in (True, False))
-    return Loaded(module, given, Description(api, own, meant, sorted(given.absent), unknown, where))
+    return module, given, Description(api, meant, sorted(given.absent), unknown)
 
 
 def _new_module(name: str, path: Path, search: list[str] | None = None) -> ModuleType:

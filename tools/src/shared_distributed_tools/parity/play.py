@@ -1,52 +1,73 @@
 # SPDX-License-Identifier: MIT
-"""One case on one rank: the call as a user writes it, and what came of it.
+"""One case on one rank: the call, and what came of it.
 
 `start` loads a file, once in a process; then `play` plays one case after the other.
 """
 
 import inspect
 import warnings
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..ranks.oracle import values
 from ..ranks.rank import join_group, place
-from . import cases, truth
 from .cases import Case
-from .load import ADDED, Description, Loaded, kind_of, load
-from .observed import Observation, Raised, as_text
+from .load import ADDED, Builtins, Description, kind_of, load
+from .truth import INPUT, as_text, gradients, inputs, kept, needs_gradient, transposed
 
-OUT_OF_RANGE = 3  # a dim that the inputs do not have
-GUARD = -77.0  # lies behind the one number of an expanded gradient, and must lie there afterwards
-_loaded: Loaded | None = None
+_loaded: tuple[ModuleType, Builtins] | None = None
+
+
+class Raised(NamedTuple):
+    """An exception: what was being done, the names of its class and of all that this one is made from, its words."""
+
+    step: str
+    bases: tuple[str, ...]
+    message: str
+
+    @property
+    def name(self) -> str:
+        """Its class."""
+        return self.bases[0]
+
+
+class Observation(NamedTuple):
+    """What one rank observed of one case: named parts, up to where something was raised."""
+
+    parts: Mapping[str, str]
+    raised: Raised | None = None
+    not_defined: tuple[str, ...] = ()  # names used that the file does not define: without us, a NameError
 
 
 def start(path: str, join: bool) -> Description:
     """Load a file, and then enter the process group unless that is left to a case."""
     global _loaded
     warnings.simplefilter("ignore")
-    _loaded = load(path)
+    module, given, description = load(path)
+    _loaded = module, given
     if join:
         join_group()
-    return _loaded.description
+    return description
 
 
 def play(case: Case) -> Observation:
     """What this rank observes; whatever is raised is part of it."""
     assert _loaded is not None
-    _loaded.builtins.used.clear()
-    performance = _Performance(case, place().rank, getattr(_loaded.module, case.function))
+    module, given = _loaded
+    given.used.clear()
+    parts: dict[str, str] = {}
     raised = None
     try:
-        performance.perform()
+        for part, value in _observed(case, getattr(module, case.function), place().rank):
+            parts[part] = as_text(value)
     except BaseException as error:  # SystemExit too: the old code is what is looked at
-        raised = Raised(performance.step, _bases(error), str(error))
-    not_defined = _loaded.builtins.used | _loaded.builtins.used_at_import
-    return Observation(performance.parts, raised, tuple(sorted(not_defined)))
+        is_built = "attributes" in parts or "module" not in case.kind
+        step = "the backward" if INPUT in parts else "the call" if is_built else "building the module"
+        raised = Raised(step, _bases(error), str(error))
+    return Observation(parts, raised, tuple(sorted(given.used | given.used_at_import)))
 
 
 def _bases(error: BaseException) -> tuple[str, ...]:
@@ -54,148 +75,51 @@ def _bases(error: BaseException) -> tuple[str, ...]:
     return tuple(base.__name__ for base in type(error).__mro__ if base is not object)
 
 
-class _Performance:
-    """One case, with the parts observed so far."""
-
-    def __init__(self, case: Case, rank: int, subject: Any) -> None:
-        self.case, self.rank, self.subject = case, rank, subject
-        self.is_last = rank == case.world - 1  # the one that differs where one does
-        self.parts: dict[str, str] = {}
-        self.step = "the call"
-
-    def perform(self) -> None:
-        case, subject = self.case, self.subject
-        if case.variant == cases.SIGNATURE:
-            self.parts["signature"] = as_text(signature(subject, case))
-        elif case.late:
-            self._perform_late()
-        elif case.function in cases.VALUES:
-            arguments = cases.VALUES[case.function][case.variant]
-            is_of_tensors = case.function == "has_only_one_value"
-            self.parts["result"] = as_text(subject(*(map(torch.tensor, arguments) if is_of_tensors else arguments)))
-        elif case.function == "get_is_distributed":
-            self.parts["result"] = as_text([subject(), subject(), callable(subject.cache_clear)])
-        elif case.function == "split_by_rank":
-            parts = [values(rank, case.shape(size), case.dtype) for rank, size in enumerate(case.sizes)]
-            containers: dict[str, Callable[..., Any]] = {"tensor": torch.stack, "list": list}
-            self._note(subject(containers.get(case.variant, tuple)(parts)))
-        else:
-            self._perform_on_a_tensor()
-
-    def _perform_on_a_tensor(self) -> None:
-        x = self._input()
-        before = x.detach().clone()
-        result = self._call()(x)
-        self._note(result, x)
-        self.parts[truth.INPUT] = _kept(x, before)
-        y = result[0] if isinstance(result, tuple) else result
-        if self.case.upstream != "none" and y.requires_grad:
-            self.step = "the backward"
-            self._differentiate(x, y)
-
-    def _perform_late(self) -> None:
-        """The same call before and after the process group came up; a module is built before."""
-        call = self._call()
-        for moment in ("before", "after"):
-            try:
-                self.parts[moment] = as_text(call(self._input()))
-            except Exception as error:  # the other moment is observed as well
-                self.parts[moment] = _bases(error)[0]
-            if moment == "before":
-                join_group()
-        self.parts["called anew"] = as_text(self._call()(self._input()))
-
-    def _note(self, result: Any, x: Tensor | None = None) -> None:
-        """Note what a call returned: a tensor and sizes are two parts, anything else is one."""
-        if isinstance(result, tuple) and len(result) == 2:
-            self.parts["output"], self.parts["sizes"] = map(as_text, result)
-        else:
-            self.parts["result"] = as_text(result)
-        tensors = result if isinstance(result, list | tuple) else [result]
-        self.parts["requires grad"] = as_text([isinstance(t, Tensor) and t.requires_grad for t in tensors])
-        self.parts["is the input itself"] = as_text([t is x for t in tensors])
-
-    def _differentiate(self, x: Tensor, y: Tensor) -> None:
-        case = self.case
-        arriving = truth.arriving_at(case, self.rank, y.shape)
-        if case.upstream == "second":
-            (first,) = torch.autograd.grad((arriving * y * y).sum(), x, create_graph=True)
-            self.parts[truth.GRADIENT] = as_text(first)
-            along = truth.direction(self.rank, x.shape, case.dtype)
-            self.parts[truth.SECOND] = as_text(torch.autograd.grad((first * along).sum(), x)[0])
-            return
-        if case.upstream == "total":
-            y.sum().backward()
-        else:
-            memory = arriving = transposed(arriving) if case.upstream == "transposed" else arriving
-            if case.upstream == "expanded":
-                memory = torch.full((max(y.numel(), 1),), GUARD, dtype=y.dtype)
-                memory[:1] = arriving.flatten()[:1]
-                arriving = memory[:1].view((1,) * y.ndim).expand(y.shape)
-            before = memory.clone()
-            y.backward(arriving)
-            self.parts[truth.UPSTREAM] = _kept(memory, before)
-        self.parts[truth.GRADIENT] = as_text(x.grad)
-
-    def _input(self) -> Tensor:
-        case, rank = self.case, self.rank
-        shape = case.shape(case.sizes[rank]) if case.sizes else ()
-        dtype = case.dtype
-        if case.variant == cases.ALL_DIFFERENT:
-            shape, dtype = (*shape[:1], *[rank + 1] * rank), ("float32", "int64", "bool")[rank % 3]
-        elif self.is_last:
-            dtype = "float64" if case.variant == cases.OTHER_DTYPE else dtype
-            shape = (*shape[:-1], shape[-1] + 1) if case.variant == cases.OTHER_SHAPE else shape
-            shape = (*shape, 1) if case.variant == cases.OTHER_NDIM else shape
-        x = values(rank, shape, dtype)
-        x = transposed(x) if case.strided else x
-        needs = case.upstream != "none" and (case.variant != cases.ONE_NEEDS_GRADIENT or rank == 0)
-        return x.requires_grad_(needs or case.variant == cases.REQUIRES_GRAD)
-
-    def _call(self) -> Callable[[Tensor], Any]:
-        """The call, as a function of its input. A module is built here."""
-        case, subject = self.case, self.subject
-        is_bad = case.variant == cases.BAD_DIM or (case.variant == cases.ONE_BAD_DIM and self.is_last)
-        dim = OUT_OF_RANGE if is_bad else case.dim
-        sizes = {"no": None, "tensor": torch.tensor(case.sizes), "list": list(case.sizes)}[case.given]
-        if case.function == "all_gather_same_dim":
-            return partial(subject)
-        if case.function == "gather_sizes":
-            return partial(subject, dim=dim)
-        if case.function == "pad_dim_to":
-            return lambda x: subject(x, case.length, dim=dim)
-        if case.function == "get_is_distributed":
-            subject.cache_clear()
-            return lambda _: subject()
-        arguments = {"dim": dim, "sizes": sizes}
-        if "module" in case.kind:
-            subject = self._built(arguments.pop("dim"))
-        elif case.has_backward:  # `apply` takes no keywords
-            apply = subject if case.kind == "callable" else subject.apply
-            more = [case.summed] if case.kind == "summing function" else []
-            return lambda x: apply(x, dim, sizes, *more)
-        if case.style == "keywords":
-            return partial(subject, **arguments)
-        return lambda x: subject(x, *(arguments.values() if case.style == "positional" else ()))
-
-    def _built(self, dim: Any) -> Any:
-        """The module; its attributes are noted."""
-        self.step = "building the module"
-        module = self.subject(dim=dim, **({ADDED: True} if self.case.summed else {}))
-        self.step = "the call"
-        names = sorted(name for name in vars(module) if not name.startswith("_") and name not in _ignored(self.case))
-        self.parts["attributes"] = as_text([f"{name}={getattr(module, name)}" for name in names])
-        return module
+def _observed(case: Case, subject: Any, rank: int) -> Iterator[tuple[str, object]]:
+    if not case.call:
+        yield "signature", signature(subject, case)
+        return
+    names = {case.function: subject, "torch": torch, "rank": rank, "is_last": rank == case.world - 1}
+    names["parts"] = inputs(case)
+    x = names["x"] = _input(case, rank)
+    if case.build:
+        module = names["gather"] = eval(case.build, names)
+        if isinstance(module, nn.Module):
+            public = sorted(name for name in vars(module) if name not in _ignored(case) and name[0] != "_")
+            yield "attributes", [f"{name}={getattr(module, name)}" for name in public]
+    if case.late:
+        yield from _before_and_after(case, names)
+        return
+    before = x.detach().clone()
+    result = eval(case.call, names)
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    yield from zip(("output", "sizes"), result, strict=True) if is_pair else [("result", result)]
+    tensors = result if isinstance(result, list | tuple) else [result]
+    yield "requires grad", [isinstance(t, Tensor) and t.requires_grad for t in tensors]
+    yield "is the input itself", [t is x for t in tensors]
+    yield INPUT, kept(x, before)
+    y = result[0] if isinstance(result, tuple) else result
+    if case.upstream != "none" and isinstance(y, Tensor) and y.requires_grad:
+        yield from gradients(case, rank, x, y, [rank])
 
 
-def _kept(memory: Tensor, before: Tensor) -> str:
-    return truth.KEPT if torch.equal(memory, before) else truth.OVERWRITTEN
+def _before_and_after(case: Case, names: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """The same call before and after the process group came up; a module was built before, and is built anew."""
+    for moment in ("before", "after"):
+        try:
+            yield moment, eval(case.call, names)
+        except Exception as error:  # the other moment is observed as well
+            yield moment, _bases(error)[0]
+        if moment == "before":
+            join_group()
+    names["gather"] = eval(case.build or "None", names)
+    yield "called anew", eval(case.call, names)
 
 
-def transposed(x: Tensor) -> Tensor:
-    """The same values in the opposite order in memory."""
-    backwards = tuple(reversed(range(x.ndim)))
-    return x.permute(backwards).contiguous().permute(backwards)
+def _input(case: Case, rank: int) -> Tensor:
+    x = inputs(case)[rank]
+    x = transposed(x) if case.strided else x
+    return x.requires_grad_(needs_gradient(case, rank))
 
 
 def _ignored(case: Case) -> tuple[str, ...]:

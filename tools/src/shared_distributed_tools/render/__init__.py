@@ -10,12 +10,10 @@ shim       what stands in the old place once the code is installed
 command    `adapters render`
 """
 
-from functools import lru_cache
-
 from ..catalog import adapter_named
 from .bundle import bundle
 from .header import Header, hash_of
-from .sources import Sources, load, revision, version
+from .sources import load, revision, version
 
 
 def render(name: str) -> str:
@@ -27,10 +25,5 @@ def render(name: str) -> str:
 def rendered_parts(name: str) -> tuple[Header, bytes]:
     """The file's header and body."""
     adapter = adapter_named(name)
-    body = _body(load(adapter), adapter.distribution)
+    body = bundle(*load(adapter), adapter.distribution).encode()
     return Header(name, version(), revision(), hash_of(body)), body
-
-
-@lru_cache(maxsize=16)  # several files of one repo are checked in a run
-def _body(sources: Sources, distribution: str) -> bytes:
-    return bundle(dict(sources.core), sources.adapter, distribution, sources.licence).encode()

@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from ..catalog import CORE
@@ -37,9 +38,10 @@ class _Statement:
     names: frozenset[str]
 
 
-def bundle(core: Mapping[str, str], adapter: str, distribution: str, licence: str) -> str:
+@lru_cache(maxsize=16)  # several files of one repo are checked in a run
+def bundle(core: tuple[tuple[str, str], ...], adapter: str, licence: str, distribution: str) -> str:
     """The body of the vendored file, from the sources of the core's modules and of the adapter."""
-    texts = {**{name: core[name] for name in HEART}, "adapter": adapter}
+    texts = {**{name: dict(core)[name] for name in HEART}, "adapter": adapter}
     modules = {name: _statements(text) for name, text in texts.items()}
     imports = {bound: line for text in texts.values() for bound, line in _imports(text)}
     homes: dict[str, _Statement] = {}

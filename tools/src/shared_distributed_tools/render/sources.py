@@ -2,7 +2,6 @@
 """The text of the sources, their version and their revision: the only input of a rendered file."""
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -11,24 +10,12 @@ from ..errors import RenderError
 from ..repo.git import revision_of
 
 
-@dataclass(frozen=True)
-class Sources:
-    """What one adapter is rendered from. Newlines are LF here, whatever the checkout has."""
-
-    core: tuple[tuple[str, str], ...]  # (module name, text), sorted; the package itself is `__init__`
-    adapter: str
-    licence: str
-
-
-def load(adapter: Adapter) -> Sources:
-    """Read the core and one adapter."""
-    tree = root()
-    package = tree / CORE_FOLDER / "src" / CORE
-    return Sources(
-        core=tuple((file.stem, file.read_text(encoding="utf-8")) for file in sorted(package.glob("*.py"))),
-        adapter=(tree / adapter.source).read_text(encoding="utf-8"),
-        licence=(tree / CORE_FOLDER / "LICENSE").read_text(encoding="utf-8"),
-    )
+def load(adapter: Adapter) -> tuple[tuple[tuple[str, str], ...], str, str]:
+    """The core's modules by name, the adapter and the licence. Newlines are LF, whatever the checkout has."""
+    core = root() / CORE_FOLDER
+    modules = [(file.stem, file.read_text(encoding="utf-8")) for file in sorted(core.glob(f"src/{CORE}/*.py"))]
+    licence = (core / "LICENSE").read_text(encoding="utf-8")
+    return tuple(modules), (root() / adapter.source).read_text(encoding="utf-8"), licence
 
 
 def version() -> str:

@@ -2,7 +2,6 @@
 """`adapters scan`."""
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from ..terminal import echo, one_line, progress
 from .survey import Finding, Survey, scan
 
+_LISTS = ("differences", "definitions", "undefined", "sites")
 _COLOURS = {"relative": "magenta", "vendored": "green"}
 
 
@@ -38,10 +38,8 @@ def command(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:
-    facts = {field.name: getattr(finding, field.name) for field in fields(finding)}
-    for key in ("differences", "definitions", "undefined", "sites"):
-        facts[key] = [one._asdict() for one in facts[key]]
-    return facts
+    facts = finding._asdict()
+    return facts | {key: [one._asdict() for one in facts[key]] for key in _LISTS}
 
 
 def _show(survey: Survey) -> None:

@@ -13,8 +13,6 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Iterator
-from copy import deepcopy
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -27,15 +25,14 @@ _PACKAGES = ("torch", "einops", "functools")  # whose names mean the same in eve
 _USUAL = {"F": "torch.nn.functional"}  # what a name is taken for in a file that forgot to import it
 _LOCAL = re.compile("\0([^\0]+)\0")
 _IGNORED = frozenset({"annotation", "ctx", "kind", "returns", "simple", "type_comment", "type_params"})
-_Block = ast.stmt | ast.ExceptHandler | ast.match_case
-Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+Node = _Function | ast.ClassDef | ast.Assign
 
 
 class Known(NamedTuple):
     """What a definition is recognised by, as known.json has it."""
 
     hash: str
-    signature: str  # a function's parameters; nothing for others
     tells: bool  # it gathers, and is long enough to be no coincidence: the family is recognised by these
     statements: str  # a hash each, with spaces between them
 
@@ -48,8 +45,7 @@ class Variant(NamedTuple):
     definitions: dict[str, Known]
 
 
-@dataclass(frozen=True, eq=False)
-class Definition:
+class Definition(NamedTuple):
     """A function, a class or a `name = value` of a file."""
 
     name: str
@@ -64,10 +60,10 @@ class Definition:
         return first, self.node.end_lineno or first
 
 
-def definitions(tree: ast.Module, *, that_gather: bool = False) -> list[Definition]:
+def definitions(tree: ast.Module) -> list[Definition]:
     """The definitions of a file, those under `if` and the like too. RecursionError where it is nested too deeply."""
     names = imported_names(tree)
-    return [_definition(*found, names) for found in _named(tree.body) if not that_gather or gathers(found[1])]
+    return [_definition(*found, names) for found in _named(tree.body)]
 
 
 def _named(statements: Iterable[ast.AST]) -> Iterator[tuple[str, Node]]:
@@ -82,15 +78,13 @@ def _named(statements: Iterable[ast.AST]) -> Iterator[tuple[str, Node]]:
 
 
 def _definition(name: str, node: Node, names: dict[str, str]) -> Definition:
+    names = {**names, **{local: f"\0{local}\0" for local in _locals(node)}}
     lines, heads = zip(*_heads(node, names), strict=True)
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        signature, is_long = _signature(node.args), len(heads) >= 10
-    else:
-        signature, is_long = "", is_autograd_function(node, names) and len(heads) >= 8
-    statements = " ".join(_hash(head)[:8] for head in heads)
-    return Definition(
-        name, node, Known(_hash("\n".join(heads)), signature, is_long and gathers(node), statements), lines
+    least = 10 if isinstance(node, _Function) else 8 if is_autograd_function(node, names) else len(heads) + 1
+    known = Known(
+        _hash("\n".join(heads)), len(heads) >= least and gathers(node), " ".join(_hash(one)[:8] for one in heads)
     )
+    return Definition(name, node, known, lines)
 
 
 def gathers(node: ast.AST) -> bool:
@@ -124,25 +118,24 @@ def _heads(node: ast.AST, names: dict[str, str], place: str = "") -> Iterator[tu
     kind = type(node).__name__
     if isinstance(node, ast.AnnAssign):
         kind, fields["targets"] = "Assign", [fields.pop("target")]
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        names = {**names, **{local: f"\0{id(node)}.{local}\0" for local in _locals(node)}}
     if not place:  # the definition itself, whose own name does not count
         fields.pop("name", None)
         fields.pop("targets", None)
-    blocks = {
-        field: value for field, value in fields.items() if isinstance(value, list) and isinstance(value[0], _Block)
-    }
+    blocks = [
+        field for field in ("body", "orelse", "handlers", "finalbody", "cases") if type(fields.get(field)) is list
+    ]
     said = [f"{field}={_text(value, names)}" for field, value in sorted(fields.items()) if field not in blocks]
     line = getattr(node, "lineno", 0) or getattr(getattr(node, "pattern", None), "lineno", 0)
     yield line, " ".join([place, kind, *said])
-    for field, block in blocks.items():
-        for child in block:
+    for field in blocks:
+        for child in fields[field]:
             if not _says_nothing(child):
                 yield from _heads(child, names, f"{place}/{field}")
 
 
-def _locals(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    inside = list(ast.walk(node))
+def _locals(node: ast.AST) -> set[str]:
+    functions = [one for one in ast.walk(node) if isinstance(one, _Function)]
+    inside = [one for function in functions for one in ast.walk(function)]
     stored = {one.id for one in inside if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
     declared = {name for one in inside if isinstance(one, ast.Global | ast.Nonlocal) for name in one.names}
     return stored - declared - {one.arg for one in inside if isinstance(one, ast.arg)}
@@ -155,32 +148,22 @@ def _says_nothing(node: ast.AST) -> bool:
 
 
 def _text(value: object, names: dict[str, str]) -> str:
-    if isinstance(value, ast.Name):
-        return names.get(value.id, value.id)
-    if isinstance(value, ast.Attribute):
-        return f"{_text(value.value, names)}.{value.attr}"
-    if isinstance(value, ast.Constant):  # not repr: that of a large int is refused
-        return f"{type(value.value).__name__}:{hex(value.value) if type(value.value) is int else ascii(value.value)}"
-    if isinstance(value, ast.JoinedStr):  # versions of Python cut the plain text between its fields differently
-        parts = [str(one.value) if isinstance(one, ast.Constant) else _text(one, names) for one in value.values]
-        return f"JoinedStr({''.join(parts)})"
-    if isinstance(value, ast.arguments):
-        return f"({_signature(value)})"
-    if isinstance(value, list):
-        return f"[{','.join(_text(one, names) for one in value)}]"
-    if isinstance(value, ast.AST):
-        fields = [(field, one) for field, one in ast.iter_fields(value) if one and field not in _IGNORED]
-        return f"{type(value).__name__}({' '.join(f'{field}={_text(one, names)}' for field, one in fields)})"
+    match value:
+        case ast.Name(id=name):
+            return names.get(name, name)
+        case ast.Attribute(value=whole, attr=name):
+            return f"{_text(whole, names)}.{name}"
+        case ast.Constant(value=one):  # not by repr: that of a large int is refused
+            return f"{type(one).__name__}:{hex(one) if type(one) is int else ascii(one)}"
+        case ast.JoinedStr(values=parts):  # versions of Python cut the plain text between its fields differently
+            plain = (str(one.value) if isinstance(one, ast.Constant) else _text(one, names) for one in parts)
+            return f"JoinedStr({''.join(plain)})"
+        case list():
+            return f"[{','.join(_text(one, names) for one in value)}]"
+        case ast.AST():
+            fields = [(field, one) for field, one in ast.iter_fields(value) if one and field not in _IGNORED]
+            return f"{type(value).__name__}({' '.join(f'{field}={_text(one, names)}' for field, one in fields)})"
     return ascii(value)
-
-
-def _signature(arguments: ast.arguments) -> str:
-    """Parameters and their defaults, without annotations."""
-    bare = deepcopy(arguments)
-    for one in ast.walk(bare):
-        if isinstance(one, ast.arg):
-            one.annotation = None
-    return ast.unparse(bare)
 
 
 def _hash(text: str) -> str:
@@ -206,14 +189,10 @@ def record(name: str, adapter: str | None, text: str) -> Variant:
 @cache
 def known_variants() -> tuple[Variant, ...]:
     """The files that this release knows."""
-    return decoded(KNOWN.read_text(encoding="utf-8"))
-
-
-def decoded(text: str) -> tuple[Variant, ...]:
-    """What known.json says."""
+    known = json.loads(KNOWN.read_text(encoding="utf-8"))
     return tuple(
         Variant(name, stored["adapter"], {called: Known(*facts) for called, facts in stored["definitions"].items()})
-        for name, stored in json.loads(text).items()
+        for name, stored in known.items()
     )
 
 

@@ -2,8 +2,6 @@
 """Finds copies of the known files in any tree, by structure. Reads only, and never imports what it looks at."""
 
 import ast
-import re
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,12 +12,11 @@ from ..render.verify import undefined_names
 from ..repo.files import with_lf
 from ..repo.tree import Source, Tree, Unread
 from ..repo.uses import Site, find_uses
-from .compare import Comparison, Difference, nearest, resembles
+from .compare import Comparison, Difference, nearest
 from .fingerprint import Definition, Variant, definitions, known_variants
 from .relatives import find_relative
 
-_WORD = "gather"  # every copy contains it
-_MAKES_NAMES = frozenset({"exec", "globals", "vars"})  # no text shows the names that these make
+_WORD = b"gather"  # every copy contains it
 
 
 class Part(NamedTuple):
@@ -37,8 +34,7 @@ class Undefined(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A copy.
 
     kind: "exact", "edited", "inlined" (in a larger file, exact or not), "relative" (no adapter covers it), or
@@ -87,64 +83,46 @@ def scan(
     progress: told how many files are done, and how many there are.
     """
     survey = Survey()
-    looked_at: set[Path] = set()
-    trees = [Tree(path) for path in sorted(set(paths), key=lambda path: (len(path.resolve().parts), path))]
+    trees = [Tree(path) for path in sorted(set(paths))]
     total = sum(len(tree.files) for tree in trees)
     for tree in trees:
         found = []
         for path in tree.files:
-            real = (tree.root / path).resolve()
-            if real not in looked_at:
-                progress(len(looked_at), total)
-                found.append(find_copy(tree, path, variants))
-            looked_at.add(real)
+            progress(survey.files, total)
+            found.append(find_copy(tree, path, variants))
+            survey.files += 1
         survey.findings += [_with_sites(tree, finding) for finding in found if finding]
         survey.unread += [replace(one, path=(tree.root / one.path).as_posix()) for one in tree.unread]
-    survey.files = len(looked_at)
     survey.findings.sort(key=lambda finding: (finding.root, finding.path))
-    survey.unread = sorted(set(survey.unread))
     return survey
 
 
 def find_copy(tree: Tree, path: str, variants: Sequence[Variant] | None = None) -> Finding | None:
     """The copy in a file of a tree, or None; without the places that use it."""
     content = tree.content(path)
-    if content is None or not _may_be_a_copy(content):
+    if content is None or _WORD not in content.lower():
         return None
+    finding = Finding(path, str(tree.root), "relative")
     if looks_generated(content):
         header, _ = split(with_lf(content))
         adapter = header.adapter if header else None
-        return Finding(path, str(tree.root), "vendored", adapter=adapter, notes=("see `adapters check`",))
+        return finding._replace(kind="vendored", adapter=adapter, notes=("see `adapters check`",))
     source = tree.source(path)
     if source is None:
         return None
-    variants = known_variants() if variants is None else variants
     try:
-        is_worth_comparing = resembles(definitions(source.tree, that_gather=True), variants)  # most files stop here
-        found = definitions(source.tree) if is_worth_comparing else []
-        comparison = nearest(found, variants)
-        has_gradient = "backward" in source.text and not (comparison and comparison.is_near())
-        relative = find_relative(source.tree) if has_gradient else None
+        found = definitions(source.tree)
+        comparison = nearest(found, known_variants() if variants is None else variants)
+        relative = None if comparison else find_relative(source.tree)
     except RecursionError:
         tree.give_up(path, "nested too deeply")
         return None
-    finding = Finding(path, str(tree.root), "relative")
-    if relative is not None:
+    if comparison:
+        return _with_undefined(_compared(finding, source, comparison, found), source)
+    if relative:
         part = Part(relative.name, relative.lineno, relative.end_lineno or relative.lineno)
-        finding = replace(finding, definitions=(part,))
-        if comparison:
-            alike = _percent(comparison, is_exact=False)
-            note = f"nearest original: {comparison.variant.name}, {alike} % similar"
-            finding = replace(finding, similarity=alike, notes=(note,))
-        return _with_undefined(finding, source)
-    return _with_undefined(_compared(finding, source, comparison, found), source) if comparison else None
-
-
-def _may_be_a_copy(content: bytes) -> bool:
-    has_cookie = re.search(rb"coding[:=]", content[:400]) is not None
-    text = content.decode("utf-8", "replace").lower()
-    # Python reads identifiers in their compatibility form: `ｇather` is `gather`
-    return has_cookie or _WORD in (text if text.isascii() else unicodedata.normalize("NFKC", text))
+        return _with_undefined(finding._replace(definitions=(part,)), source)
+    return None
 
 
 def _compared(finding: Finding, source: Source, comparison: Comparison, found: list[Definition]) -> Finding:
@@ -154,12 +132,11 @@ def _compared(finding: Finding, source: Source, comparison: Comparison, found: l
     if not is_inlined:
         extra = [one for one in found if one not in mine and not isinstance(one.node, ast.Assign)]
         differences += [Difference(one.name, "extra", "", one.node.lineno) for one in extra]
-    return replace(
-        finding,
+    return finding._replace(
         kind="inlined" if is_inlined else "edited" if differences else "exact",
         variant=comparison.variant.name,
         adapter=comparison.variant.adapter,
-        similarity=_percent(comparison, is_exact=not differences),
+        similarity=min(99, int(100 * comparison.similarity)) if differences else 100,
         differences=tuple(differences),
         definitions=tuple(Part(one.name, *one.span) for one in mine),
     )
@@ -171,29 +148,20 @@ def _size(node: ast.AST) -> int:
     return sum(isinstance(one, ast.stmt) and not isinstance(one, imports) for one in ast.walk(node))
 
 
-def _percent(comparison: Comparison, *, is_exact: bool) -> int:
-    return 100 if is_exact else min(99, int(100 * comparison.similarity))
-
-
 def _with_undefined(finding: Finding, source: Source) -> Finding:
-    """The names that nothing defines: of the whole file if that is the copy, else of the copy's definitions."""
-    nodes = list(ast.walk(source.tree))
-    has_star = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes)
-    names = [node for node in nodes if isinstance(node, ast.Name)]
-    if has_star or not _MAKES_NAMES.isdisjoint(node.id for node in names):
-        reason = "a star import" if has_star else "code that makes names as it runs"
-        return replace(finding, notes=(*finding.notes, f"undefined names: cannot tell, the file has {reason}"))
-    is_whole_file = finding.kind in ("exact", "edited")
+    """The names that the copy uses and nothing defines."""
+    if any(alias.name == "*" for node in source.imports for alias in node.names):
+        return finding._replace(notes=("undefined names: cannot tell, the file has a star import",))
     missing = undefined_names(source.text)
+    uses = [node for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id in missing]
     first: dict[str, int] = {}
-    for node in sorted(names, key=lambda node: node.lineno):
-        is_inside = is_whole_file or any(part.line <= node.lineno <= part.end for part in finding.definitions)
-        if node.id in missing and is_inside:
+    for node in sorted(uses, key=lambda node: node.lineno):
+        if any(part.line <= node.lineno <= part.end for part in finding.definitions):
             first.setdefault(node.id, node.lineno)
-    return replace(finding, undefined=tuple(sorted(Undefined(line, name) for name, line in first.items())))
+    return finding._replace(undefined=tuple(sorted(Undefined(line, name) for name, line in first.items())))
 
 
 def _with_sites(tree: Tree, finding: Finding) -> Finding:
     if finding.kind == "vendored" or len(tree.files) == 1:
         return finding
-    return replace(finding, sites=tuple(use.site for use in find_uses(tree, finding.path, finding.names)))
+    return finding._replace(sites=tuple(use.site for use in find_uses(tree, finding.path, finding.names)))
