@@ -104,7 +104,7 @@ class File:
         self.source, self.tree, self.uses, self.adapter = source, source.tree, uses, adapter
         self.rows: list[Row] = []
         self.holders: dict[str, set[str]] = {}  # `self.` attributes with a gather: their classes
-        self._counts = _bindings(self.tree)
+        self._counts, self._movable = _bindings(self.tree), _movable_names(adapter)
         self._asks = False  # whether the file comes to need `is_distributed`
         self._sizes: list[ast.Name] = []  # where sizes are read
         self._given: set[ast.AST] = set()  # sizes passed to a gather, whose row has them
@@ -184,18 +184,18 @@ class File:
             case ast.Call(args=[], keywords=[]), _, "get_is_distributed" as name:
                 return self._with(_ASK) if self._text(node.func) == name else UNCHANGED
         _need(not use.owner, "a gather that is passed on cannot be followed")
-        is_same = use.name in _movable_names(adapter) and use.name not in _GATHERS
+        is_same = use.name in self._movable and use.name not in _GATHERS
         _need(is_same, f"{use.name or 'the module'} is not the core's: import and call what the core has")
         return UNCHANGED
 
     def _imported(self, use: Use) -> str:
-        node, movable = use.node, _movable_names(self.adapter)
+        node = use.node
         _need(not use.through, f"import it from the copy, not through {use.through}")
         is_plain = isinstance(node, ast.ImportFrom) and use.name != "*" and "" not in use.bound.values()
         _need(is_plain, "import the names that you use, one by one")
         _need(node in self.tree.body, "import it at the top of the file, without a condition")
         for local, name in use.bound.items():
-            _need(name in movable, f"the core has no {name}; write what the core has, or use it in another file")
+            _need(name in self._movable, f"the core has no {name}; write what the core has, or use it in another file")
             _need(self._counts[local] == 1, f"`{local}` is bound again in this file: rename one of the two")
         names = re.sub(r"\bget_is_distributed\b", "is_distributed", self._text(node).partition("import")[2])
         if "get_is_distributed" in use.bound:
