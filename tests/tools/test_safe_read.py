@@ -256,23 +256,22 @@ def test_call_sites_that_a_sparse_checkout_leaves_out_are_found(repo: Path) -> N
     assert "tools/train.py" in {site["path"] for site in plan["sites"]}
 
 
-@pytest.mark.parametrize("how", ["detached", "worktree", "subfolder", "odd name"])
-def test_checkouts_of_every_kind(repo: Path, tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "how"),
+    [
+        (".", ["git", "checkout", "-q", "--detach"]),
+        ("../other", ["git", "worktree", "add", "-q", "../other"]),
+        ("sub", ["sh", "-c", "mkdir sub && git mv -k * sub && git commit -q -m moved"]),
+        ("../odd\nname [x]", ["cp", "-r", ".", "../odd\nname [x]"]),
+    ],
+)
+def test_checkouts_of_every_kind(repo: Path, place: str, how: list[str]) -> None:
     """A detached HEAD, a worktree, a project in a subfolder, a folder with an odd name."""
-    place = repo
-    if how == "detached":
-        git(repo, "checkout", "-q", "--detach")
-    elif how == "worktree":
-        place = tmp_path / "other"
-        git(repo, "worktree", "add", "-q", str(place))
-    elif how == "subfolder":
-        place = repo / "sub"
-        write_files(place, PROJECT.files)
-        commit(repo)
-    else:
-        place = repo.rename(tmp_path / "odd\nname [x]")
-    done("vendor", "spear-tts", place, "--write")
-    assert git(place, "status", "--short").strip().endswith(TARGET)
-    assert [path for path in Tree(place).files if path == TARGET] == [TARGET]
-    git(place, "restore", TARGET)
-    done("migrate", place, "--to", "package", "--write")
+    git(repo, "config", "user.name", "t")
+    git(repo, "config", "user.email", "t@example.invalid")
+    subprocess.run(how, cwd=repo, check=True)
+    other = (repo / place).resolve()
+    done("vendor", "spear-tts", other, "--write")
+    assert git(other, "status", "--short").strip().endswith(TARGET)
+    git(other, "restore", TARGET)
+    done("migrate", other, "--to", "package", "--write")
