@@ -76,6 +76,13 @@ def at_the_edge(widths: list[int], rows: list[int], slot: int) -> tuple[list[str
     return [name for name, *_ in calls], sizes == tuple(rows) and all(map(torch.equal, found, whole))
 
 
+def same_shapes_in_one_round() -> tuple[list[str], bool]:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    with watched() as calls:
+        parts = core.all_gather_same_dim(values(rank, (2, 3), "int16"))
+    return [name for name, *_ in calls], all(same(parts[r], values(r, (2, 3), "int16")) for r in range(world))
+
+
 def compiled_in_one_round() -> tuple[list[str], bool]:
     """The collectives of a compiled gather of two tensors, of which one wants a gradient, and whether it is right."""
     rank = dist.get_rank()
@@ -170,6 +177,12 @@ def test_rows_come_with_the_header_if_every_rank_s_fit(
     for calls, right in worlds.get("gloo", 2).run(at_the_edge, widths, rows, 64):
         assert right
         assert calls == (header if fits else header + ["all_to_all_single"] * len(widths))
+
+
+@GLOO_ONLY
+def test_tensors_of_one_shape_take_one_round_too(worlds: Worlds) -> None:
+    """`all_gather_same_dim` needs no second one for small tensors."""
+    assert worlds.get("gloo", 3).run(same_shapes_in_one_round) == [(["gather", "broadcast"], True)] * 3
 
 
 @needs_compile

@@ -63,6 +63,11 @@ class FastCall(_Call):
     ticket = 0  # of the exchange that brought this call's rows, if one did
     riders: Any = None  # in the exchange under way
 
+    def _replace(self, **changes: Any) -> "FastCall":
+        call = super()._replace(**changes)
+        call.ticket = self.ticket
+        return call
+
     @property
     def backends(self) -> dict[str, str]:
         """As the heart reads them, once for each configuration."""
@@ -74,8 +79,9 @@ class FastCall(_Call):
         call, *agreed = super().agree(op, *xs[:_TENSORS], check=check)
         for start in range(_TENSORS, len(xs), _TENSORS):
             agreed += super().agree(op, *xs[start : start + _TENSORS], check=check)[1:]
-        if self.ticket and len(xs) <= _TENSORS:
-            call.ticket = self.ticket
+        if len(xs) > _TENSORS:
+            call.ticket = 0
+        elif call.ticket:
             # they are asked for in this order: those with a summed gradient first
             later = [self.summed and not (x.requires_grad and torch.is_grad_enabled()) for x in agreed]
             _arrived.blocks = [_arrived.blocks[i] for i in sorted(range(len(agreed)), key=later.__getitem__)]

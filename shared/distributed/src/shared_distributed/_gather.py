@@ -94,7 +94,7 @@ class Gathering(Generic[T]):
             xs = [BadInputError(f"grad must be 'sum' or 'local', got {grad!r}"), *xs]
         if check is False and sizes is None:
             xs = [BadInputError("check=False needs sizes: without them the ranks have to ask each other"), *xs]
-        if not is_distributed(group := group_of(group)):
+        if not _is_distributed(group := group_of(group)):
             self._gathered, self._sizes = xs, RowLayout(_check_alone(xs, dim, sizes), rank=0)
             return
         call, *tensors = _Call(dim, sizes, grad == "sum", group).agree(op, *xs, check=bool(check))
@@ -207,7 +207,7 @@ def reduce_scatter(x: T, dim: int = 0, *, sizes: Sizes, group: Any = None, check
     torch.Size([3, 2])
     """
     op, places, xs = _opened("reduce_scatter", x)
-    if not is_distributed(group := group_of(group)):
+    if not _is_distributed(group := group_of(group)):
         _check_alone(xs, dim, sizes)
         return x
     rank, tensors = dist.get_rank(group), [x for x in xs if not isinstance(x, Exception)]
