@@ -3,6 +3,7 @@
 
 import os
 import textwrap
+import weakref
 from pathlib import Path
 
 import pytest
@@ -252,3 +253,23 @@ def test_a_file_is_parsed_once_and_few_are_kept(tmp_path: Path, monkeypatch: pyt
     tree.source("c.py")
     tree.source("d.py")
     assert tree.source("b.py") is not first
+
+
+def test_files_that_do_not_use_the_copy_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many mention its module's name."""
+    others = {f"m{number}": "import torch.distributed\n" for number in range(9)}
+    package(tmp_path, "from .distributed import all_gather\n", **others)
+    alive: weakref.WeakSet[object] = weakref.WeakSet()
+    at_once = []
+    source = Tree.source
+
+    def watched(tree: Tree, path: str) -> object:
+        found = source(tree, path)
+        alive.add(found)
+        at_once.append(len(alive))
+        return found
+
+    monkeypatch.setattr(Tree, "source", watched)
+    monkeypatch.setattr(tree_module, "KEPT", 1)
+    assert len(uses_of(tmp_path)) == 1
+    assert max(at_once) <= 3

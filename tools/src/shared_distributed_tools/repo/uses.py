@@ -76,9 +76,10 @@ def find_uses(tree: Tree, copy: str, names: Collection[str]) -> list[Use]:
         handed_on: dict[str, str] = {}
         for path in tree.files:
             source = tree.source(path) if path != copy and _has_any(tree.content(path), words) else None
-            if source is not None:
-                files[path] = _File(source, meanings)
-                handed_on |= files[path].handed_on
+            file = _File(source, meanings) if source is not None else None
+            if file is not None and file.spelled:  # others are not kept in memory
+                files[path] = file
+                handed_on |= file.handed_on
         new = handed_on.keys() - meanings.of.keys()
         meanings.of |= handed_on
         words = {path.rpartition("/")[2] for path in new}
@@ -172,9 +173,9 @@ class _Meanings:
         """
         parts = path.split("/")
         for end in range(len(parts), 0, -1):
-            known = "/".join(parts[:end])
+            known, longer = ("/".join(parts[:to]) for to in (end, end + 1))
             name = self.of.get(known)
-            if name == "" and "/".join(parts[: end + 1]) in self._modules - {known}:
+            if name == "" and longer != known and longer in self._modules:
                 return None  # a module beside the copy's `__init__`
             if name is not None:
                 is_direct = f"{known}/".startswith(f"{self.copy}/")
