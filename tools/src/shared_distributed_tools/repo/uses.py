@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeGuard
 
 from .tree import Source, Tree
 
+_DEEPEST = 100  # attributes behind one another: more than a path to a name has
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module)
 
 
@@ -219,9 +220,9 @@ class _File:
         """What a name, with the attributes behind it, means."""
         attributes: list[str] = []
         while isinstance(node, ast.Attribute):
-            attributes.insert(0, node.attr)
+            attributes.append(node.attr)
             node = node.value
-        parts = [node.id, *attributes] if isinstance(node, ast.Name) else []
+        parts = [node.id, *reversed(attributes[-_DEEPEST:])] if isinstance(node, ast.Name) else []
         for end in range(len(parts), 0, -1):
             path = self.spelled.get(".".join(parts[:end]))
             if path is not None:
