@@ -90,6 +90,7 @@ def test_codings_that_no_source_has(repo: Path, coding: str) -> None:
 NASTY = [
     *(b"null\0", b"(" * 5000, b"x = " + b"-" * 200_000 + b"1", b"\xff\xfe", b"\xef\xbb\xbfx = 1", b"f'{f'{f'"),
     *(b"class AllGather:\n" + b" x" * 9, b"x" * 2**20, b"if 1:\n" * 99, b"\r\r\n\x0c", b"def f(" + b"(" * 999),
+    *(b"x = all_gather(a" + b".b" * 2000 + b", 0, None)  # AllGather",),
     *(b"x = " + b"9" * 5000, b"a" + b".b" * 50_000, b"x = " + b"1+" * 50_000 + b"1", "é = 'gather'".encode("latin-1")),
 ]
 

@@ -78,9 +78,14 @@ def find_uses(tree: Tree, copy: str, names: Collection[str]) -> list[Use]:
         for path in tree.files:
             source = tree.source(path) if path != copy and _has_any(tree.content(path), words) else None
             file = _File(source, meanings) if source is not None else None
-            if file is not None and file.spelled:  # others are not kept in memory
+            if file is None or not file.spelled:  # which is not kept in memory
+                continue
+            try:
+                ast.unparse(file.source.tree)  # as those who look at uses do with parts of it
                 files[path] = file
                 handed_on |= file.handed_on
+            except RecursionError:
+                tree.give_up(path, "nested too deeply")
         new = handed_on.keys() - meanings.of.keys()
         meanings.of |= handed_on
         words = {path.rpartition("/")[2] for path in new}
