@@ -163,10 +163,11 @@ def test_one_module_starts_programs() -> None:
     assert set(asked) == reading  # and `log`
 
 
-def test_parity_says_that_it_runs_the_file() -> None:
+def test_parity_says_that_it_runs_the_file(tmp_path: Path) -> None:
     """Before it does: the only command that runs a project's code."""
-    result = run("parity", "nowhere.py", "--adapter", "spear-tts")
-    assert result.stderr.splitlines()[0] == "parity runs nowhere.py, in child processes"
+    (tmp_path / "broken.py").write_text("(")
+    result = run("parity", tmp_path / "broken.py", "--adapter", "spear-tts")
+    assert result.stderr.splitlines()[0] == f"parity runs {tmp_path / 'broken.py'}, in child processes"
 
 
 def test_no_text_names_what_an_index_would_answer() -> None:
