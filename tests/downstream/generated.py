@@ -183,7 +183,7 @@ def _outcome(folder: str) -> Any:
         a, b, out = importlib.import_module("pkg.use").Model()(x, y)
         weights = torch.arange(a.numel()).view_as(a) * (rank + 1.0)
         ((a * weights).sum() + (b * b).sum() * (rank + 2)).backward()
-        return [one.tolist() for one in (a, b, x.grad, y.grad)], out
+        return [one if one is None else one.tolist() for one in (a, b, x.grad, y.grad)], out
     except Exception as error:
         return type(error).__name__
     finally:

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 from shared_distributed_tools.catalog import root
+from shared_distributed_tools.repo.changes import Change
+from shared_distributed_tools.repo.files import read
 
 CORE = Path("shared/distributed/src/shared_distributed")
 MINE = "# a line of the downstream project's own\n"
@@ -40,6 +42,11 @@ def committed(repo: Path) -> Path:
     git(repo, "init", "-q")
     commit(repo)
     return repo
+
+
+def change_of(repo: Path, path: str, new: bytes) -> Change:
+    """The change from what a file holds now."""
+    return Change(path, read(repo / path), new)
 
 
 def copy_sources(folder: Path) -> Path:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from shared_distributed_tools.errors import RefusalError
-from shared_distributed_tools.repo.changes import Change, carry_out, what_to_type
+from shared_distributed_tools.repo.changes import carry_out, what_to_type
 from shared_distributed_tools.repo.files import read
-from tests.downstream.trees import commit, committed, git, write_files
+from tests.downstream.trees import change_of, commit, committed, git, write_files
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def repo(tmp_path: Path) -> Path:
 
 
 def change(repo: Path, path: str = "a.py", new: bytes = b"a = 2\n", *, write: bool = True) -> None:
-    carry_out(repo, [Change.of(repo, path, new)], "changed", write=write)
+    carry_out(repo, [change_of(repo, path, new)], "changed", write=write)
 
 
 def test_without_write_the_change_is_only_shown(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +108,7 @@ def test_what_is_printed_keeps_the_change_and_nothing_else(repo: Path) -> None:
     """Typed as it stands: the commit has the changed and the new file; what else was staged stays staged."""
     (repo / "b.py").write_text("mine\n")
     git(repo, "add", "b.py")
-    changes = [Change.of(repo, "a.py", b"a = 2\n"), Change.of(repo, "new file.py", b"n = 1\n")]
+    changes = [change_of(repo, "a.py", b"a = 2\n"), change_of(repo, "new file.py", b"n = 1\n")]
     carry_out(repo, changes, "it's changed", write=True)
     keep, _, _ = (line.partition(":")[2].strip() for line in what_to_type(changes, "it's changed").splitlines())
     shell(repo, keep)
@@ -122,7 +122,7 @@ def test_what_is_printed_keeps_the_change_and_nothing_else(repo: Path) -> None:
 @pytest.mark.parametrize("staged", [False, True])
 def test_what_is_printed_undoes_the_change_before_the_commit(repo: Path, staged: bool) -> None:
     """The new file too, which a restore would not name; whether it was added or not."""
-    changes = [Change.of(repo, "a.py", b"a = 2\n"), Change.of(repo, "n.py", b"n = 1\n")]
+    changes = [change_of(repo, "a.py", b"a = 2\n"), change_of(repo, "n.py", b"n = 1\n")]
     carry_out(repo, changes, "m", write=True)
     if staged:
         git(repo, "add", "-A")
@@ -135,7 +135,7 @@ def test_one_refusal_leaves_every_file_alone(repo: Path) -> None:
     """All are looked at before the first is written."""
     (repo / "b.py").write_text("mine\n")
     with pytest.raises(RefusalError, match=r"b\.py has changes"):
-        carry_out(repo, [Change.of(repo, "a.py", b""), Change.of(repo, "b.py", b"")], "m", write=True)
+        carry_out(repo, [change_of(repo, "a.py", b""), change_of(repo, "b.py", b"")], "m", write=True)
     assert (repo / "a.py").read_text() == "a = 1\n"
 
 

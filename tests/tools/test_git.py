@@ -21,35 +21,6 @@ def around(folder: Path) -> Checkout:
     return found
 
 
-def test_the_checkout_is_the_nearest_one(repo: Path, tmp_path: Path) -> None:
-    """From a folder inside it too; a worktree has a git directory of its own; outside there is none."""
-    assert around(repo / "sub").root == repo
-    git(repo, "worktree", "add", "-q", str(tmp_path / "other"))
-    other = around(tmp_path / "other")
-    assert (other.root, other.git_dir) == (tmp_path / "other", repo / ".git/worktrees/other")
-    assert Checkout.around(tmp_path) is None
-
-
-def test_what_head_holds(repo: Path) -> None:
-    """By content, from a subfolder too; None for what it does not hold."""
-    checkout = around(repo / "sub")
-    assert checkout.committed(repo / "sub/b.py") == b"b = 1\n"
-    assert checkout.committed(repo / "sub/c.py") is None
-    (repo / "a.py").write_text("a = 2\n")
-    assert checkout.committed(repo / "a.py") == b"a = 1\n"
-    assert not checkout.is_staged(repo / "a.py")
-    git(repo, "add", "a.py")
-    assert checkout.is_staged(repo / "a.py")
-
-
-def test_names_are_never_patterns(repo: Path) -> None:
-    """Square brackets and stars in a path mean themselves."""
-    write_files(repo, {"pages/[id]/a*.py": "x = 1\n", "pages/i/ab.py": "x = 2\n"})
-    commit(repo)
-    assert around(repo).committed(repo / "pages/[id]/a*.py") == b"x = 1\n"
-    assert not around(repo).is_staged(repo / "pages/[id]/a*.py")
-
-
 @pytest.mark.parametrize("what", ["merge", "rebase", "cherry-pick"])
 def test_what_is_under_way(repo: Path, what: str) -> None:
     """A merge, a rebase or a cherry-pick that stopped at a conflict."""

@@ -19,7 +19,7 @@ from shared_distributed_tools.repo.changes import Change, carry_out
 from shared_distributed_tools.repo.git import Checkout
 from tests.downstream.commands import done, refused, run
 from tests.downstream.projects import PROJECTS
-from tests.downstream.trees import commit, committed, git, write_files
+from tests.downstream.trees import change_of, commit, committed, git, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 PROJECT = PROJECTS["spear-tts"]
@@ -168,5 +168,5 @@ def test_a_write_that_fails_is_a_refusal(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, failing, fail)
     with pytest.raises(RefusalError, match="No space left on device; it is as it was"):
-        carry_out(repo, [Change.of(repo, "a.py", b"a = 2\n")], "m", write=True)
+        carry_out(repo, [change_of(repo, "a.py", b"a = 2\n")], "m", write=True)
     assert ((repo / "a.py").read_text(), temporary_files(repo)) == ("a = 1\n", [])

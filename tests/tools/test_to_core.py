@@ -209,6 +209,7 @@ STAYS = {
     "exists means something else": a_class("AllGather(1)", *SIZES, "return exists(s)").replace(" is not None", " != 0"),
     "exists is imported": a_class("AllGather(1)", *SIZES, "return exists(s)").replace(EXISTS, "from x import exists\n"),
     "sizes made on the spot": a_class("AllGather(1)", "return self.gather(x, x or [1])[0]"),
+    "a number for sizes": a_class("AllGather(1)", "return self.gather(x, 3)[0]"),
     "sizes that are computed": a_class("AllGather(1)", *SIZES, "return self.gather(x, s + 1)[0]"),
     "one change inside another": a_class("AllGather(1)", *SIZES, "return self.gather(AllGather(s.tolist())(x)[0])[0]"),
 }

@@ -3,6 +3,8 @@
 
 import os
 import textwrap
+import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -197,20 +199,17 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
-    """A loop ends nowhere; what a link leads to is looked at where it lies, and named if that is outside."""
+    """To a folder, a file, or nowhere: each is named; what it leads to is looked at where it lies."""
     inside, outside = tmp_path / "tree", tmp_path / "outside"
     write_files(inside, {"pkg/a.py": ""})
-    write_files(outside, {"b.py": ""})
-    (inside / "pkg" / "loop").symlink_to(inside, target_is_directory=True)
-    (inside / "same.py").symlink_to(inside / "pkg" / "a.py")
-    (inside / "self.py").symlink_to("self.py")
-    (inside / "other").symlink_to(outside, target_is_directory=True)
+    write_files(outside, {"b.py": "", "c.txt": ""})
+    for link, target in (("loop", inside), ("same.py", "pkg/a.py"), ("self.py", "self.py"), ("other", outside)):
+        (inside / link).symlink_to(target)
+    (inside / "notes").symlink_to(outside / "c.txt")
     tree = Tree(inside)
     assert tree.files == ["pkg/a.py"]
-    assert {one.path: (one.why, one.may_hide_a_copy) for one in tree.unread} == {
-        "other": ("a link that leads out of the folder", False),
-        "self.py": ("a link that leads nowhere", False),
-    }
+    assert [one.path for one in tree.unread] == ["loop", "other", "same.py", "self.py"]
+    assert not any(one.may_hide_a_copy for one in tree.unread)
     assert Tree(inside / "other").files == ["b.py"]
 
 
@@ -255,3 +254,31 @@ def test_a_file_is_parsed_once_and_few_are_kept(tmp_path: Path, monkeypatch: pyt
     tree.source("c.py")
     tree.source("d.py")
     assert tree.source("b.py") is not first
+
+
+def test_files_that_do_not_use_the_copy_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many mention its module's name."""
+    others = {f"m{number}": "import torch.distributed\n" for number in range(9)}
+    package(tmp_path, "from .distributed import all_gather\n", **others)
+    alive: weakref.WeakSet[object] = weakref.WeakSet()
+    at_once = []
+    source = Tree.source
+
+    def watched(tree: Tree, path: str) -> object:
+        found = source(tree, path)
+        alive.add(found)
+        at_once.append(len(alive))
+        return found
+
+    monkeypatch.setattr(Tree, "source", watched)
+    monkeypatch.setattr(tree_module, "KEPT", 1)
+    assert len(uses_of(tmp_path)) == 1
+    assert max(at_once) <= 3
+
+
+def test_a_long_chain_of_attributes_is_no_hang(tmp_path: Path) -> None:
+    """It takes a second or is nested too deeply, and not a minute."""
+    package(tmp_path, f"from .distributed import *\nAllGather{'.b' * 2500}\n")
+    start = time.process_time()
+    assert len(uses_of(tmp_path)) in (0, 2)
+    assert time.process_time() - start < 10

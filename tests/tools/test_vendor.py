@@ -90,8 +90,8 @@ def test_a_path_of_ones_own(repo: Path) -> None:
 def test_which_file_has_to_be_clear(tmp_path: Path) -> None:
     """No such package, or two places: say which with --path."""
     flat = write_files(PROJECTS["flat"].make(tmp_path, "flat"), {"musiclm_pytorch/__init__.py": ""})
-    assert refused(run("vendor", "mirasol", flat), "say where the file goes with --path")
-    assert refused(run("vendor", "musiclm", flat), "say which with --path")
+    assert refused(run("vendor", "mirasol", flat), "has no package for mirasol_pytorch/distributed.py; say where")
+    assert refused(run("vendor", "musiclm", flat), "musiclm_pytorch/distributed.py and distributed.py; say where")
     for command in (("vendor", "musiclm"), ("check",), ("update",)):
         assert refused(run(*command, tmp_path / "nowhere"), "is not a folder")
 

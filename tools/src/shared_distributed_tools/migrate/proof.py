@@ -32,8 +32,9 @@ _NONE_CHECK = re.compile(r"def (\w+)\((\w+)\):\s+return \2 is not None")
 _EINSUM = re.compile(r"map\(lambda (\w+): einsum\('[^']*', \1, \1\), \([\w, ]+\)\)")
 # arguments, as `ast.unparse` writes them
 _BUILD = r"(?:(?:dim=)?[^,*=]+)?(?:(?:^|, )all_reduce_grads=(?P<flag>True|False))?"
-_CALL = r"(?:(?:sizes=)?(?P<sizes>None|(?:self\.)?\w+))?(?P<flag>)"
-_CALL_OF_FUNCTION = r"(?P<sizes>None|(?:self\.)?\w+)(?:, (?:all_reduce_grads=)?(?P<flag>True|False))?"
+_GIVEN = r"(?P<sizes>(?!True|False)(?:self\.)?[^\W\d]\w*)"
+_CALL = rf"(?:(?:sizes=)?{_GIVEN})?(?P<flag>)"
+_CALL_OF_FUNCTION = rf"{_GIVEN}(?:, (?:all_reduce_grads=)?(?P<flag>True|False))?"
 _KEEP = "keep it in a variable of the function that calls it, or in `self`"
 _WRITE_OUT = "write the arguments out: dim, sizes in a variable, grad='sum' or 'local'"
 _SIZES = "sizes are a tuple of ints in the core, never None: list(sizes), sum(sizes), torch.tensor(sizes)"
@@ -103,7 +104,7 @@ class File:
         self.source, self.tree, self.uses, self.adapter = source, source.tree, uses, adapter
         self.rows: list[Row] = []
         self.holders: dict[str, set[str]] = {}  # `self.` attributes with a gather: their classes
-        self._counts = _bindings(self.tree)
+        self._counts, self._movable = _bindings(self.tree), _movable_names(adapter)
         self._asks = False  # whether the file comes to need `is_distributed`
         self._sizes: list[ast.Name] = []  # where sizes are read
         self._given: set[ast.AST] = set()  # sizes passed to a gather, whose row has them
@@ -183,18 +184,18 @@ class File:
             case ast.Call(args=[], keywords=[]), _, "get_is_distributed" as name:
                 return self._with(_ASK) if self._text(node.func) == name else UNCHANGED
         _need(not use.owner, "a gather that is passed on cannot be followed")
-        is_same = use.name in _movable_names(adapter) and use.name not in _GATHERS
+        is_same = use.name in self._movable and use.name not in _GATHERS
         _need(is_same, f"{use.name or 'the module'} is not the core's: import and call what the core has")
         return UNCHANGED
 
     def _imported(self, use: Use) -> str:
-        node, movable = use.node, _movable_names(self.adapter)
+        node = use.node
         _need(not use.through, f"import it from the copy, not through {use.through}")
         is_plain = isinstance(node, ast.ImportFrom) and use.name != "*" and "" not in use.bound.values()
         _need(is_plain, "import the names that you use, one by one")
         _need(node in self.tree.body, "import it at the top of the file, without a condition")
         for local, name in use.bound.items():
-            _need(name in movable, f"the core has no {name}; write what the core has, or use it in another file")
+            _need(name in self._movable, f"the core has no {name}; write what the core has, or use it in another file")
             _need(self._counts[local] == 1, f"`{local}` is bound again in this file: rename one of the two")
         names = re.sub(r"\bget_is_distributed\b", "is_distributed", self._text(node).partition("import")[2])
         if "get_is_distributed" in use.bound:
@@ -264,9 +265,8 @@ class File:
             passed = self._with(f"{sizes} if {_ASK} else None")
         self._given |= {given} if sizes else set()
         if use.owner is None:
-            return self._edited(
-                node, rest, f"sizes = {passed}, grad = '{gradient}'" if sizes else f"grad = '{gradient}'"
-            )
+            named = f"sizes = {passed}, " if sizes else ""
+            return self._edited(node, rest, f"{named}grad = '{gradient}'")
         if passed != sizes:
             self._row(given, "sizes", "", str, passed)
         return UNCHANGED

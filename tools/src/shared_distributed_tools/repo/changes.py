@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import RefusalError
 from ..terminal import echo, one_line, print_diff
-from .files import checked, clear_temporary_files, read, remove, with_lf, write_atomically
+from .files import checked, clear_temporary_files, remove, with_lf, write_atomically
 from .git import Checkout
 
 
@@ -25,11 +25,6 @@ class Change:
     old: bytes | None  # None: there is no such file yet
     new: bytes
     is_removed: bool = False  # then `new` is empty
-
-    @classmethod
-    def of(cls, repo: Path, path: str, new: bytes) -> "Change":
-        """The change from what a file holds now."""
-        return cls(path, read(checked(repo, path)), new)
 
     @property
     def diff(self) -> str:

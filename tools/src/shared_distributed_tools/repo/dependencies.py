@@ -7,7 +7,7 @@ everything else (poetry, setup.cfg, requirements, lists that are dynamic or comp
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,24 @@ def name_in(requirement: str) -> str:
 
 def is_listed(repo: Path, distribution: str) -> bool:
     """Whether a project lists a distribution, in any of the usual files; comments do not count."""
-    texts = (one for name, listed in _LISTS.items() for one in _listed(repo, name, listed))
-    names = (re.match(r"\s*([\w.-]+)\s*(?:$|[\[(@;#<=>!~]|--)", text) for text in texts)
+    listed: list[str] = []
+    for file in ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt"):
+        with suppress(*_DAMAGED):
+            listed += _strings(file, _text(repo, file))
+    names = (re.match(r"\s*([\w.-]+)\s*(?:$|[\[(@;#<=>!~]|--)", one) for one in listed)
     return any(canonicalize_name(found[1]) == distribution for found in names if found)
+
+
+def _strings(file: str, text: str) -> list[str]:
+    """What may be a requirement in a file."""
+    if file == "pyproject.toml":
+        document = tomlkit.parse(text)
+        lists = (_at(document, "tool", "poetry", "dependencies"), _at(document, "project", "dependencies"))
+        return [str(one) for some in lists for one in some or ()]
+    if file == "setup.py":
+        constants = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+        return [value for value in constants if isinstance(value, str)]
+    return text.splitlines()
 
 
 def added(repo: Path, requirements: Sequence[str]) -> Change | None:
@@ -69,33 +84,6 @@ def _at(document: Any, *keys: str) -> Any:
     for key in keys:
         document = document.get(key) if isinstance(document, dict) else None
     return document
-
-
-# ------------------------------------------------------------------ what is listed
-
-
-def _in_pyproject(text: str) -> Iterable[str]:
-    document = tomlkit.parse(text)
-    return [*(_at(document, "tool", "poetry", "dependencies") or ()), *(_at(document, "project", "dependencies") or ())]
-
-
-def _in_setup(text: str) -> Iterable[str]:
-    constants = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
-    return [value for value in constants if isinstance(value, str)]
-
-
-_LISTS: dict[str, Callable[[str], Iterable[str]]] = {
-    "pyproject.toml": _in_pyproject,
-    "setup.py": _in_setup,
-    "setup.cfg": str.splitlines,
-    "requirements.txt": str.splitlines,
-}
-
-
-def _listed(repo: Path, name: str, listed: Callable[[str], Iterable[str]]) -> list[str]:
-    with suppress(*_DAMAGED):
-        return [str(one) for one in listed(_text(repo, name))]
-    return []
 
 
 # ------------------------------------------------------------------ one more; the text as it is where that is not sure

@@ -18,7 +18,6 @@ import tokenize
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,7 +82,7 @@ class Tree:
     """The Python files below a folder; or one file, whatever its name.
 
     Left out are caches, what version control keeps, and installed packages, unless the folder is one of these itself.
-    Links are not followed: the files that they lead to are looked at where they are, or lie outside.
+    Links are not followed: what they lead to is looked at where it lies, if that is here.
 
     checkout: where to read the files that a sparse checkout leaves out.
     """
@@ -135,7 +134,9 @@ class Tree:
             for entry in entries:
                 path = here / entry.name
                 if entry.is_symlink():
-                    self._note_link(path)
+                    # not `Path.is_dir`, which raises for a folder without permission
+                    if entry.name.endswith(_SUFFIXES) or os.path.isdir(path):  # noqa: PTH112
+                        self.give_up(self._relative(path), "a link, which is not followed", may_hide_a_copy=False)
                 elif not entry.is_dir(follow_symlinks=False):
                     if entry.name.endswith(_SUFFIXES):
                         yield self._relative(path)
@@ -147,15 +148,6 @@ class Tree:
 
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
-
-    def _note_link(self, path: Path) -> None:
-        why, could_matter = "a link that leads nowhere", path.name.endswith(_SUFFIXES)
-        with suppress(OSError, RuntimeError):  # RuntimeError: a loop, before Python 3.13
-            target = path.resolve(strict=True)
-            could_matter = could_matter or target.is_dir()
-            why = "" if target.is_relative_to(self.root.resolve()) else "a link that leads out of the folder"
-        if why and could_matter:
-            self.give_up(self._relative(path), why, may_hide_a_copy=False)
 
     def _read(self, path: str) -> bytes | None:
         try:

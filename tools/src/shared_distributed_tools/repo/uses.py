@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeGuard
 
 from .tree import Source, Tree
 
+_DEEPEST = 100  # attributes behind one another: more than a path to a name has
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module)
 
 
@@ -76,9 +77,15 @@ def find_uses(tree: Tree, copy: str, names: Collection[str]) -> list[Use]:
         handed_on: dict[str, str] = {}
         for path in tree.files:
             source = tree.source(path) if path != copy and _has_any(tree.content(path), words) else None
-            if source is not None:
-                files[path] = _File(source, meanings)
-                handed_on |= files[path].handed_on
+            file = _File(source, meanings) if source is not None else None
+            if file is None or not file.spelled:  # which is not kept in memory
+                continue
+            try:
+                ast.unparse(file.source.tree)  # as those who look at uses do with parts of it
+                files[path] = file
+                handed_on |= file.handed_on
+            except RecursionError:
+                tree.give_up(path, "nested too deeply")
         new = handed_on.keys() - meanings.of.keys()
         meanings.of |= handed_on
         words = {path.rpartition("/")[2] for path in new}
@@ -172,9 +179,9 @@ class _Meanings:
         """
         parts = path.split("/")
         for end in range(len(parts), 0, -1):
-            known = "/".join(parts[:end])
+            known, longer = ("/".join(parts[:to]) for to in (end, end + 1))
             name = self.of.get(known)
-            if name == "" and "/".join(parts[: end + 1]) in self._modules - {known}:
+            if name == "" and longer != known and longer in self._modules:
                 return None  # a module beside the copy's `__init__`
             if name is not None:
                 is_direct = f"{known}/".startswith(f"{self.copy}/")
@@ -218,9 +225,9 @@ class _File:
         """What a name, with the attributes behind it, means."""
         attributes: list[str] = []
         while isinstance(node, ast.Attribute):
-            attributes.insert(0, node.attr)
+            attributes.append(node.attr)
             node = node.value
-        parts = [node.id, *attributes] if isinstance(node, ast.Name) else []
+        parts = [node.id, *reversed(attributes[-_DEEPEST:])] if isinstance(node, ast.Name) else []
         for end in range(len(parts), 0, -1):
             path = self.spelled.get(".".join(parts[:end]))
             if path is not None:

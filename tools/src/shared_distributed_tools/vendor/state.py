@@ -140,13 +140,10 @@ def locate(repo: Path, adapter: Adapter, path: str | None) -> Path:
         msg = f"{path} is not a Python module; give a path that ends in .py"
         raise RefusalError(msg)
     found = places(repo, adapter) if path is None else [path]
-    if not found:
-        package = adapter.target.partition("/")[0]
-        flat = f", nor a distributed.py beside {adapter.flat_beside}" if adapter.flat_beside else ""
-        msg = f"{repo} has no package {package}{flat}; say where the file goes with --path"
-        raise RefusalError(msg)
-    if len(found) > 1:
-        msg = f"{repo} could mean {' or '.join(found)}; say which with --path"
+    if len(found) != 1:
+        flat = f" or a distributed.py beside {adapter.flat_beside}" if adapter.flat_beside else ""
+        where = " and ".join(found) or f"no package for {adapter.target}{flat}"
+        msg = f"{repo} has {where}; say where the file goes with --path"
         raise RefusalError(msg)
     return checked(repo, found[0])
 
