@@ -137,6 +137,7 @@ def asynchronously(rows: int) -> dict[str, Any]:
     expected_b = torch.cat([values(r + 7, (n, 3), "float32") for r, n in enumerate(sizes)])
     return {
         "values": torch.equal(a.cpu(), expected_a) and torch.equal(b.cpu(), expected_b),
+        "waited for": not (first._finish or second._finish),  # or the values came by themselves, in good time
         "sizes": found == tuple(sizes),
         "gradient": bool((gradient == sum(range(1, world + 1))).all()),
         "requires_grad": (a.requires_grad, b.requires_grad),
@@ -229,4 +230,5 @@ def test_dicts_go_by_their_keys(backend: str, worlds: Worlds) -> None:
 def test_an_asynchronous_gather_keeps_its_gradient(rows: int, backend: str, worlds: Worlds) -> None:
     """Started in one order, waited for in another; values and gradients as ever."""
     for seen in worlds.get(backend, 3).run(asynchronously, rows):
-        assert seen == {"values": True, "sizes": True, "gradient": True, "requires_grad": (True, False)}
+        assert seen["requires_grad"] == (True, False)
+        assert all(seen.values())
