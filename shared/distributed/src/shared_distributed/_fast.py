@@ -18,7 +18,7 @@ Medians at 8 ranks on 2 busy cores, with that much on a rank, or on the largest.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate, count
@@ -158,9 +158,9 @@ class FastCall(_Call):
         """`(… n_r …) -> (… sum(n) …)`, as the heart does it; or, while steps are collected, a start of it."""
         dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
         out = x.new_empty((*x.shape[:dim], sum(self.sizes), *x.shape[dim + 1 :]))
-        target = out.movedim(dim, 0)
+        own, target = (x, out) if dim == 0 else (x.movedim(dim, 0), out.movedim(dim, 0))
         rows = target if target.is_contiguous() else target.new_empty(target.shape)
-        flat, works = rows.view(-1).view(torch.uint8), list[Any]()
+        works: list[Any] = []
 
         def operation() -> str:
             return f"gather of {x.dtype} {(*x.shape[:dim], self.sizes, *x.shape[dim + 1 :])} along dim {dim}"
@@ -174,13 +174,11 @@ class FastCall(_Call):
                     target.copy_(rows)
 
         if self.ticket and self.ticket == _arrived.ticket and _arrived.blocks:
-            torch.cat([block.to(x.device) for block in _arrived.blocks.pop(0)], out=flat)
+            torch.cat([block.to(x.device) for block in _arrived.blocks.pop(0)], out=rows.view(-1).view(torch.uint8))
             finish()
             return out
-        rank, row = dist.get_rank(self.group), _row_bytes(x, dim)
-        rows.narrow(0, sum(self.sizes[:rank]), self.sizes[rank]).copy_(x.movedim(dim, 0))
         with failures_named(operation, self.group):
-            works = self.transport(x.device).gather(flat, [n * row for n in self.sizes], rank, self.group)
+            works = self.transport(x.device).gather(rows, own, self.sizes, dist.get_rank(self.group), self.group)
         steps: list[Callable[[], None]] | None = getattr(_collected, "steps", None)
         finish() if steps is None else steps.append(finish)
         return out
@@ -226,12 +224,14 @@ def steps_collected() -> Iterator[list[Callable[[], None]]]:
         _collected.steps = outer
 
 
-def _gather_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any) -> list[Any]:
-    world = len(counts)
-    if world * max(counts) > _SMALL:
-        return _gather_by_broadcasts(flat, counts, rank, group)
-    sent = torch.cat([flat.narrow(0, sum(counts[:rank]), counts[rank])] * world)
-    return [dist.all_to_all_single(flat, sent, counts, [counts[rank]] * world, group, async_op=True)]
+def _gather_on_gloo(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int, group: Any) -> list[Any]:
+    row = _row_bytes(own, 0)
+    counts = [n * row for n in sizes]
+    if len(sizes) * max(counts) > _SMALL:
+        return _gather_by_broadcasts(rows, own, sizes, rank, group)
+    sent = own.new_empty((len(sizes), *own.shape)).copy_(own)  # also resolves strides and conjugation
+    splits = counts, [counts[rank]] * len(sizes)
+    return [dist.all_to_all_single(_as_bytes(rows), _as_bytes(sent), *splits, group, async_op=True)]
 
 
 def _sum_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
@@ -267,12 +267,13 @@ def _overlaps(a: list[int], b: list[int]) -> list[list[int]]:
     return [[max(0, min(end, last) - max(start, first)) for first, last in spans[1]] for start, end in spans[0]]
 
 
-def _gather_on_nccl(flat: Tensor, counts: list[int], rank: int, group: Any) -> list[Any]:
-    blocks = flat.split(counts)
-    if len(set(counts)) == 1:
-        return [_renamed("all_gather_single", "all_gather_into_tensor")(flat, blocks[rank], group, async_op=True)]
+def _gather_on_nccl(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int, group: Any) -> list[Any]:
+    blocks = _blocks_with_own(rows, own, sizes, rank)
+    if len(set(sizes)) == 1:
+        all_gather = _renamed("all_gather_single", "all_gather_into_tensor")
+        return [all_gather(_as_bytes(rows), blocks[rank], group, async_op=True)]
     # grouped broadcasts, straight into these views
-    return [dist.all_gather(list(blocks), blocks[rank], group, async_op=True)]
+    return [dist.all_gather(blocks, blocks[rank], group, async_op=True)]
 
 
 def _sum_on_nccl(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
@@ -290,9 +291,20 @@ def _renamed(new: str, old: str) -> Callable[..., Any]:
     return getattr(dist, new, None) or getattr(dist, old)  # newer torch has it under the new name
 
 
-def _gather_by_broadcasts(flat: Tensor, counts: list[int], rank: int, group: Any) -> list[Any]:
-    blocks = enumerate(flat.split(counts))
+def _gather_by_broadcasts(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int, group: Any) -> list[Any]:
+    blocks = enumerate(_blocks_with_own(rows, own, sizes, rank))
     return [dist.broadcast(block, _global_rank(r, group), group, async_op=True) for r, block in blocks]
+
+
+def _blocks_with_own(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int) -> list[Tensor]:
+    """Every rank's bytes of `rows`, this rank's filled."""
+    parts = rows.split(sizes)
+    parts[rank].copy_(own)
+    return [_as_bytes(part) for part in parts]
+
+
+def _as_bytes(rows: Tensor) -> Tensor:
+    return rows.view(-1).view(torch.uint8)
 
 
 def _sum_by_all_reduce(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
@@ -313,9 +325,9 @@ def _global_rank(rank: int, group: Any) -> int:
 
 
 class Transport(NamedTuple):
-    """How a backend gathers rows, into blocks of one buffer of bytes, and sums them, into own block of the sum."""
+    """How a backend gathers own rows into those of all ranks, and sums blocks of elements into own block."""
 
-    gather: Callable[[Tensor, list[int], int, Any], list[Any]]
+    gather: Callable[[Tensor, Tensor, Sequence[int], int, Any], list[Any]]
     total: Callable[[Tensor, list[int], int, Any, Tensor], None]
 
 

@@ -7,8 +7,7 @@ in the process group's store, looks for the others' notes, and says in its error
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -19,13 +18,18 @@ _PATIENCE = 2.0  # seconds for the others to fail too, and say so
 _STORE_DEADLINE = 3.0  # seconds more for a store that does not answer
 
 
-@contextmanager
-def failures_named(operation: Callable[[], str], group: Any) -> Iterator[None]:
+class failures_named:
     """A collective that fails in here raises a TransportError that says in which operation."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise _transport_error(operation(), group, error) from error
+
+    def __init__(self, operation: Callable[[], str], group: Any) -> None:
+        self.operation, self.group = operation, group
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, RuntimeError):
+            raise _transport_error(self.operation(), self.group, error) from error
 
 
 def _transport_error(operation: str, group: Any, error: RuntimeError) -> TransportError:
