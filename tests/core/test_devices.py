@@ -66,7 +66,9 @@ def test_gloo_moves_cuda_tensors_by_what_it_has(monkeypatch: pytest.MonkeyPatch)
     assert call.transport(torch.device("cpu")) is fast.TRANSPORTS["gloo"]
     assert call.transport(torch.device("cuda")) is fast.BROADCASTS
     called: list[str] = []
-    monkeypatch.setattr(dist, "gather", lambda *args: called.append("gather") or SimpleNamespace(wait=lambda: None))
+    monkeypatch.setattr(
+        dist, "gather", lambda *args, **kwargs: called.append("gather") or SimpleNamespace(wait=lambda: None)
+    )
     monkeypatch.setattr(dist, "broadcast", lambda *args: called.append("broadcast"))
     monkeypatch.setattr(dist, "get_rank", lambda group: 0)
     monkeypatch.setattr(agree._Call, "spread", lambda *args: called.append("broadcasts"))

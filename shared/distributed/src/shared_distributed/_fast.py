@@ -4,17 +4,19 @@
 Whatever is chosen here is chosen from what every rank shares: sizes, bytes a row, backend, world
 size. Never from contiguity, requires_grad or anything else that a rank has to itself.
 
-| backend | what                                     | how                               | ms, and another way's       |
-|---------|------------------------------------------|-----------------------------------|-----------------------------|
-| gloo    | headers of more than two ranks           | gather, then broadcast            | 5.9, broadcasts 14          |
-|         | gather, busiest rank times W up to 2 MiB | one all-to-all, repeated input    | 13, broadcasts 16 (4 KiB)   |
-|         | gather, larger                           | broadcasts, as in the heart       | 147, all-to-all 415 (4 MiB) |
-|         | sum                                      | one all-to-all, then a local sum  | 42, all-reduce 125 (1 MiB)  |
-|         | sum, larger, and one rank has over 2 / W | even shares first, then to owners | 161, all-reduce 300 (16 MB) |
-| nccl    | gather                                   | one all-gather, uneven or even    | not measured                |
-|         | sum                                      | one reduce-scatter                | not measured                |
+| backend | what                                     | how                               | ms, and another way's  |
+|---------|------------------------------------------|-----------------------------------|------------------------|
+| gloo    | headers of more than two ranks, and      | gather, then broadcast            | 4.1, all-to-all 7.0    |
+|         | gathers, 64 KiB if padded to the longest |                                   |                        |
+|         | gather, below 2 MiB in all               | one all-to-all, repeated input    | 7.1, broadcasts 10.0   |
+|         | gather, larger                           | broadcasts, as in the heart       | 22.6, all-to-all 28.1  |
+|         | sum                                      | one all-to-all, then a local sum  | 26.6, all-reduce 48.1  |
+|         | sum, larger, and one rank has over 2 / W | even shares first, then to owners | 30.7, all-reduce 49.0  |
+| nccl    | gather                                   | one all-gather, uneven or even    | not measured           |
+|         | sum                                      | one reduce-scatter                | not measured           |
 
-Medians at 8 ranks on 2 busy cores, with that much on a rank, or on the largest.
+Medians at 8 ranks on 2 cores: 8 KiB, 64 KiB, then 1 MiB a rank. Point to point gathers take 7.0, 6.8 and 20.9 ms, and
+its sums are slower than all-to-all.
 """
 
 import threading
@@ -125,7 +127,7 @@ class FastCall(_Call):
 
     def spread(self, rows: Tensor, counts: list[int]) -> None:
         """What an exchange sends, headers beside their slots; rows of their own go through `gather`."""
-        rank, world, root = dist.get_rank(self.group), len(counts), _global_rank(0, self.group)
+        rank, world = dist.get_rank(self.group), len(counts)
         sent = rows = rows.view(world, -1)
         if self.riders is not None:
             if any(x.device.type != rows.device.type for x in self.riders):
@@ -137,12 +139,7 @@ class FastCall(_Call):
                 x = x.detach().movedim(int(self.dim), 0)  # a bool too, which torch refuses
                 self.slots.select(0, rank).narrow(0, *span).view(x.dtype).view(x.shape).copy_(x)
         if self.transport(rows.device) is TRANSPORTS["gloo"] and world > 2:
-            # not by all-to-all: one that meets another length aborts
-            gathered = dist.gather(sent[rank].clone(), list(sent) if rank == 0 else None, root, self.group, True)
-            if rank == 0:
-                gathered.wait()
-            dist.broadcast(sent, root, self.group)
-            gathered.wait()
+            _gather_and_broadcast(sent, rank, self.group)  # not all-to-all: one that meets another length aborts
         else:
             super().spread(sent.view(-1), [sent.shape[1]] * world)
         if sent is not rows:
@@ -225,13 +222,31 @@ def steps_collected() -> Iterator[list[Callable[[], None]]]:
 
 
 def _gather_on_gloo(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int, group: Any) -> list[Any]:
-    row = _row_bytes(own, 0)
+    world, row = len(sizes), _row_bytes(own, 0)
     counts = [n * row for n in sizes]
-    if len(sizes) * max(counts) > _SMALL:
+    if world > 2 and world * max(counts) <= _SLOTS:
+        with torch.inference_mode(False):  # gloo of torch 2.0 cannot gather into inference tensors
+            padded = rows.new_zeros((world, max(sizes), *own.shape[1:]))
+            padded[rank, : sizes[rank]].copy_(own)
+            blocks = _as_bytes(padded).view(world, max(counts))
+            _gather_and_broadcast(blocks, rank, group)
+        torch.cat([block[:n] for block, n in zip(blocks, counts, strict=True)], out=_as_bytes(rows))
+        return []
+    if sum(counts) >= _SMALL:
         return _gather_by_broadcasts(rows, own, sizes, rank, group)
-    sent = own.new_empty((len(sizes), *own.shape)).copy_(own)  # also resolves strides and conjugation
-    splits = counts, [counts[rank]] * len(sizes)
+    sent = own.new_empty((world, *own.shape)).copy_(own)  # also resolves strides and conjugation
+    splits = counts, [counts[rank]] * world
     return [dist.all_to_all_single(_as_bytes(rows), _as_bytes(sent), *splits, group, async_op=True)]
+
+
+def _gather_and_broadcast(blocks: Tensor, rank: int, group: Any) -> None:
+    """Every rank's block of one length, through the first rank."""
+    root = _global_rank(0, group)
+    gathered = dist.gather(blocks[rank].clone(), list(blocks) if rank == 0 else None, root, group, async_op=True)
+    if rank == 0:
+        gathered.wait()
+    dist.broadcast(blocks, root, group)
+    gathered.wait()
 
 
 def _sum_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
