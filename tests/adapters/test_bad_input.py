@@ -256,7 +256,7 @@ def test_different_grad_modes_raise_where_a_gradient_is_summed(backend: str, wor
     world = worlds.get(backend, 2)
     run = different_grad_mode
     outcomes = world.run(run, [True, True], [True, False], "sum")
-    expect_same_error(outcomes, "DisagreementError", ["rank 1 of 2", "(2, 3)", "grad mode off"])
+    expect_same_error(outcomes, "DisagreementError", ["rank 1 of 2", "(2, 3)", "grad_enabled False"])
     assert [o.value for o in world.run(run, [True, True], [True, False], "local")] == [True, False]
     assert [o.value for o in world.run(run, [False, False], [True, False], "sum")] == [False, False]
     assert [o.value for o in world.run(run, [True, True], [False, False], "sum")] == [False, False]

@@ -19,7 +19,6 @@ import shared_distributed as core
 from tests.support.adapters import adapter
 from tests.support.gather import gather_by
 
-agree = importlib.import_module("shared_distributed._agree")
 compiled = importlib.import_module("shared_distributed._compiled")
 differentiate = importlib.import_module("shared_distributed._differentiate")
 fast = importlib.import_module("shared_distributed._fast")
@@ -52,7 +51,7 @@ class FakeCuda:
         fast.FastCall.backends = property(lambda call: {"cuda": "nccl"})
         self._reads = 0
         self._header: list[int] = []
-        exchange = agree._Call.exchange
+        exchange = fast.FastCall.exchange
 
         def noted(call: Any, ints: list[int], xs: Any) -> Any:
             self._header = ints
@@ -70,10 +69,11 @@ class FakeCuda:
 
         def copy(target: Tensor, source: Tensor) -> Tensor:
             """In place of `copy_`, which asks a CPU build for its CUDA. From the host it would wait for the device."""
-            assert (target.shape, target.device) == (source.shape, source.device)
+            assert target.device == source.device
+            assert source.expand_as(target).shape == target.shape
             return target
 
-        agree._Call.exchange, FakeTensor.tolist, FakeTensor.copy_ = noted, read, copy
+        fast.FastCall.exchange, FakeTensor.tolist, FakeTensor.copy_ = noted, read, copy
 
     def watch(self, call: Callable[[], Tensor]) -> Seen:
         """What one call gives, and how often it reads."""

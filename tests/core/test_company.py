@@ -174,7 +174,7 @@ def test_modes_that_differ_by_rank(subject: str, mode: str, backend: str, worlds
         assert [outcome.error for outcome in outcomes] == ["DisagreementError"] * 3
         assert len({outcome.message for outcome in outcomes}) == 1
         lines = outcomes[0].message.splitlines()[-3:]  # one a rank
-        assert ["off" in line for line in lines] == [False, True, False]
+        assert ["grad_enabled False" in line for line in lines] == [False, True, False]
         assert all(f"rank {rank} of 3" in line and "float32" in line for rank, line in enumerate(lines))
     else:
         assert [outcome.value for outcome in outcomes] == [[1.0], None, [4.0, 5.0, 6.0]]

@@ -22,24 +22,23 @@ from tests.support import Worlds
 from tests.support.gather import run_cases
 from tests.support.oracle import Case, gathered, gradient, same
 
-CPU, CUDA = {"cpu": "gloo"}, {"cuda": "nccl"}
 
-
+@pytest.mark.parametrize(("module", "call"), [(agree, agree._Call), (fast, fast.FastCall)], ids=["heart", "package"])
 @pytest.mark.parametrize(
     ("backends", "inputs", "expected"),
     [
-        (CPU, ["cpu"], "cpu"),
-        (CUDA, ["cuda:3"], "cuda:3"),
-        (CUDA, [], "cuda"),
-        (CUDA, ["cpu"], "cuda"),
-        ({**CPU, **CUDA}, ["cuda:3"], "cpu"),
-        ({"cpu": "nccl", **CUDA}, ["cuda:3"], "cuda:3"),
-        ({"cuda": "gloo"}, ["cuda:3"], "cuda:3"),
+        ("cpu:gloo", ["cpu"], "cpu"),
+        ("cuda:nccl", ["cuda:3"], "cuda:3"),
+        ("cuda:nccl", [], "cuda"),
+        ("cuda:nccl", ["cpu"], "cuda"),
+        ("cpu:gloo,cuda:nccl", ["cuda:3"], "cpu"),
+        ("cuda:nccl,cpu:nccl", ["cuda:3"], "cuda:3"),
+        ("cuda:gloo", ["cuda:3"], "cuda:3"),
     ],
     ids=str,
 )
 def test_the_header_goes_to_a_device_that_the_group_serves(
-    backends: dict[str, str], inputs: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
+    backends: str, inputs: list[str], expected: str, module: Any, call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The CPU where a backend other than NCCL serves it, else the input's device, else the current one of that type."""
     seen: list[torch.device] = []
@@ -48,20 +47,20 @@ def test_the_header_goes_to_a_device_that_the_group_serves(
         seen.append(device)
         return torch.tensor(ints)
 
-    monkeypatch.setattr(agree._Call, "backends", backends)
-    monkeypatch.setattr(agree._Call, "spread", lambda call, rows, counts: None)  # nobody is there
-    monkeypatch.setattr(agree, "_long_tensor", note)
-    monkeypatch.setattr(agree, "Tensor", SimpleNamespace)  # stands for a tensor on a device that is not here
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: backends)
+    monkeypatch.setattr(call, "spread", lambda call, rows, counts: None)  # nobody is there
+    monkeypatch.setattr(module, "_long_tensor", note)
+    monkeypatch.setattr(module, "Tensor", SimpleNamespace)  # stands for a tensor on a device that is not here
     monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
+    monkeypatch.setattr(dist, "get_rank", lambda group: 0)
     xs = [SimpleNamespace(device=torch.device(name)) for name in inputs]
-    assert agree._Call(0, None).exchange([7, 8], xs) == [[7, 8]] * 2
+    assert call(0, None).exchange([0, 8, 9], xs) == [[0, 8, 9]] * 2
     assert seen == [torch.device(expected)]
 
 
 def test_gloo_moves_cuda_tensors_by_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Broadcasts and all-reduces, for headers and rows."""
     call: Any = fast.FastCall(0, None)
-    call.riders = None
     monkeypatch.setattr(fast.FastCall, "backends", {"cpu": "gloo", "cuda": "gloo"})
     assert call.transport(torch.device("cpu")) is fast.TRANSPORTS["gloo"]
     assert call.transport(torch.device("cuda")) is fast.BROADCASTS

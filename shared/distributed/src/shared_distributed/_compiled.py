@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ._differentiate import _Move
 from ._errors import BadInputError
-from ._fast import FastCall
+from ._fast import _HEADER, FastCall
 from ._layout import ints_of
 from ._world import _is_compiling
 
@@ -113,8 +113,8 @@ class _InOperator(FastCall):
     """A call that cannot join a backward for the others' sake: no input can be replaced inside an operator."""
 
     def exchange(self, ints: list[int], xs: Any) -> list[list[int]]:
-        is_header = len(ints) == 4
-        return super().exchange([*ints[:2], ints[2] & ~1, ints[3]] if is_header else ints, xs)
+        is_header = len(ints) == _HEADER  # digest, size, flags
+        return super().exchange([*ints[:2], ints[2] & ~1] if is_header else ints, xs)
 
 
 def _agreed_sizes(xs: list[Tensor], wants: list[bool], op: str, problem: str, check: bool, *call: Any) -> Tensor:

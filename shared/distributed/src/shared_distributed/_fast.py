@@ -22,7 +22,7 @@ its sums are slower than all-to-all.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cached_property
 from itertools import accumulate, count
 from math import prod
 from operator import index
@@ -35,21 +35,23 @@ from torch.autograd.forward_ad import unpack_dual
 
 from ._agree import _Call
 from ._faults import failures_named
-from ._world import _graph_break
+from ._world import _graph_break, _long_tensor
 
 _SMALL = 2 << 20  # bytes: above it, an all-to-all's copies cost more than its single operation saves
 _SLOTS = 64 << 10  # bytes: beside the headers of all ranks together, for rows that are small enough to come along
-_HEADER = 4  # ints: those that `agree` exchanges first
+_HEADER = 3  # ints: those that `agree` exchanges first
 _ALIGNED = 16  # bytes: where a tensor of any dtype can start
+_SLOT = 32  # bytes: where the slot starts, behind the header
 _TENSORS = 61  # of a container, agreed on in one exchange: a bit each, beside another
 _collected = threading.local()  # the steps that finish a thread's gathers, while it collects them
 _tickets = count(1)
+_CPU = torch.device("cpu")
 
 
 class _Arrived(threading.local):
-    """What this thread's last exchange brought along: its ticket, and each tensor's bytes by rank, until asked for."""
+    """What this thread's last exchange brought: its ticket, and for each tensor what to join, until asked for."""
 
-    ticket, blocks = 0, list[tuple[Tensor, ...]]()
+    ticket, parts = 0, list[tuple[Tensor, ...]]()
 
 
 _arrived = _Arrived()
@@ -63,17 +65,16 @@ class FastCall(_Call):
     """
 
     ticket = 0  # of the exchange that brought this call's rows, if one did
-    riders: Any = None  # in the exchange under way
 
     def _replace(self, **changes: Any) -> "FastCall":
         call = super()._replace(**changes)
-        call.ticket = self.ticket
+        vars(call).update(vars(self))
         return call
 
-    @property
+    @cached_property
     def backends(self) -> dict[str, str]:
-        """As the heart reads them, once for each configuration."""
-        return _backends(str(dist.get_backend_config(self.group)))
+        """As the heart reads them, once a call."""
+        return super().backends
 
     @_graph_break
     def agree(self, op: str, *xs: Any, check: bool = False) -> tuple[Any, ...]:
@@ -83,10 +84,10 @@ class FastCall(_Call):
             agreed += super().agree(op, *xs[start : start + _TENSORS], check=check)[1:]
         if len(xs) > _TENSORS:
             call.ticket = 0
-        elif call.ticket:
+        elif call.ticket and len(xs) > 1:
             # they are asked for in this order: those with a summed gradient first
             later = [self.summed and not (x.requires_grad and torch.is_grad_enabled()) for x in agreed]
-            _arrived.blocks = [_arrived.blocks[i] for i in sorted(range(len(agreed)), key=later.__getitem__)]
+            _arrived.parts = [_arrived.parts[i] for i in sorted(range(len(agreed)), key=later.__getitem__)]
         return call, *agreed
 
     def describe(self, op: str, *xs: Any) -> tuple[str, int, Any]:
@@ -107,43 +108,44 @@ class FastCall(_Call):
 
     def exchange(self, ints: list[int], xs: Any) -> list[list[int]]:
         """Every rank's ints, as the heart does it; with the header also its rows, unless the ranks know the sizes."""
-        self.riders = None if len(ints) != _HEADER else xs if ints[0] and self.sizes is None else ()
-        self.size, self.widths = ints[1], [_row_bytes(x, self.dim) for x in self.riders or ()]
-        with torch.inference_mode(False), failures_named(lambda: "exchange of sizes", self.group):
-            by_rank = super().exchange(ints, xs)  # gloo of torch 2.0 cannot gather into inference tensors
-        spans = [self.spans(size) for _, size, *_ in by_rank] if self.riders else []
-        if all(spans) and spans:  # so every rank finds
+        if torch.is_inference_mode_enabled():  # gloo of torch 2.0 cannot gather into inference tensors
+            with torch.inference_mode(False):
+                return self.exchange(ints, xs)
+        with failures_named(lambda: "exchange of sizes", self.group):
+            return self.exchange_with_rows(ints, xs) if len(ints) == _HEADER else super().exchange(ints, xs)
+
+    def exchange_with_rows(self, header: list[int], xs: Any) -> list[list[int]]:
+        """Every rank's header; and every rank's rows, for `gather` to join, where the slots have room for all."""
+        rank, world, backends = dist.get_rank(self.group), dist.get_world_size(self.group), self.backends
+        devices = [x.device for x in xs if isinstance(x, Tensor) and x.device.type in backends]
+        device = _CPU if "cpu" in backends else next(iter([*devices, torch.device(next(iter(backends)))]))
+        riders = xs if header[0] and self.sizes is None and all(d.type == device.type for d in devices) else ()
+        widths = [_row_bytes(x, self.dim) for x in riders]
+        stride = _SLOT + _SLOTS // world // _ALIGNED * _ALIGNED  # bytes of a header and its slot
+        ints = _long_tensor(header, device)
+        sent = ints.new_zeros((world, stride // 8))
+        headers, flat = sent.narrow(1, 0, _HEADER), sent.view(-1)
+        headers.copy_(ints)  # into every row: over a fake group, which moves nothing, all ranks then seem alike
+        for x, ((at, length),) in zip(riders, _spans(widths, [header[1]], stride), strict=False):
+            x = x.detach() if self.dim == 0 else x.detach().movedim(int(self.dim), 0)  # a bool too, which torch refuses
+            own = flat.view(x.dtype).narrow(0, (rank * stride + at) // x.element_size(), length // x.element_size())
+            own.view(x.shape).copy_(x)
+        self.spread(flat.view(torch.uint8), [stride] * world)
+        by_rank = headers.tolist()
+        spans = _spans(widths, [size for _, size, _ in by_rank], stride)
+        if spans:  # so every rank finds
             self.ticket = _arrived.ticket = next(_tickets)
-            pairs = zip(self.slots.unbind(), spans, strict=True)
-            blocks = [[slot.narrow(0, *span) for span in of_rank] for slot, of_rank in pairs]
-            _arrived.blocks = list(zip(*blocks, strict=True))  # of each tensor, by rank
+            cuts = [_cuts(of_x, stride, x.element_size()) for x, of_x in zip(riders, spans, strict=True)]
+            _arrived.parts = [flat.view(x.dtype).split(cut)[1::3] for x, cut in zip(riders, cuts, strict=True)]
         return by_rank
 
-    def spans(self, size: int) -> list[tuple[int, int]]:
-        """Start and length, in a slot, of so many rows of each tensor; none where there is no room for all."""
-        lengths = [width * size for width in self.widths]
-        starts = [0, *accumulate(-(-length // _ALIGNED) * _ALIGNED for length in lengths)]
-        return list(zip(starts, lengths, strict=False)) if starts[-1] <= self.slots.shape[1] else []
-
     def spread(self, rows: Tensor, counts: list[int]) -> None:
-        """What an exchange sends, headers beside their slots; rows of their own go through `gather`."""
-        rank, world = dist.get_rank(self.group), len(counts)
-        sent = rows = rows.view(world, -1)
-        if self.riders is not None:
-            if any(x.device.type != rows.device.type for x in self.riders):
-                self.riders = ()
-            sent = rows.new_zeros((world, counts[0] + _SLOTS // world // _ALIGNED * _ALIGNED))
-            headers, self.slots = sent.split([counts[0], sent.shape[1] - counts[0]], 1)
-            headers.copy_(rows)
-            for x, span in zip(self.riders, self.spans(self.size), strict=False):
-                x = x.detach().movedim(int(self.dim), 0)  # a bool too, which torch refuses
-                self.slots.select(0, rank).narrow(0, *span).view(x.dtype).view(x.shape).copy_(x)
-        if self.transport(rows.device) is TRANSPORTS["gloo"] and world > 2:
-            _gather_and_broadcast(sent, rank, self.group)  # not all-to-all: one that meets another length aborts
+        """What an exchange sends, as many bytes from every rank; rows of their own go through `gather`."""
+        if self.transport(rows.device) is TRANSPORTS["gloo"] and len(counts) > 2:
+            # not all-to-all: one that meets another length aborts
+            _gather_and_broadcast(rows.view(len(counts), -1), dist.get_rank(self.group), self.group)
         else:
-            super().spread(sent.view(-1), [sent.shape[1]] * world)
-        if sent is not rows:
-            rows.copy_(headers)
+            super().spread(rows, counts)
 
     def transport(self, device: torch.device) -> "Transport":
         """What TRANSPORTS has for the backend of a device. Off the CPU, gloo has broadcast and all-reduce only."""
@@ -170,8 +172,8 @@ class FastCall(_Call):
                 with torch.no_grad():
                     target.copy_(rows)
 
-        if self.ticket and self.ticket == _arrived.ticket and _arrived.blocks:
-            torch.cat([block.to(x.device) for block in _arrived.blocks.pop(0)], out=rows.view(-1).view(torch.uint8))
+        if self.ticket and self.ticket == _arrived.ticket and _arrived.parts:
+            torch.cat([part.to(x.device) for part in _arrived.parts.pop(0)], out=rows.view(-1))
             finish()
             return out
         with failures_named(operation, self.group):
@@ -201,9 +203,19 @@ class FastCall(_Call):
         return own
 
 
-@cache
-def _backends(configuration: str) -> dict[str, str]:
-    return dict(entry.split(":", 1) for entry in configuration.split(","))
+def _spans(widths: list[int], sizes: list[int], end: int) -> list[list[tuple[int, int]]]:
+    """For each tensor, where each rank's rows begin behind its header, and their bytes; none without room for all."""
+    spans, starts = [], [_SLOT] * len(sizes)
+    for width in widths:
+        lengths = [width * size for size in sizes]
+        spans.append(list(zip(starts, lengths, strict=True)))
+        starts = [-(-(at + length) // _ALIGNED) * _ALIGNED for at, length in spans[-1]]
+    return spans if max(starts) <= end else []
+
+
+def _cuts(spans: list[tuple[int, int]], stride: int, size: int) -> list[int]:
+    """What lies before, in and behind each of these spans, one in every stride: counts of elements of a size."""
+    return [n // size for at, length in spans for n in (at, length, stride - at - length)]
 
 
 def _row_bytes(x: Tensor, dim: int) -> int:
@@ -225,12 +237,13 @@ def _gather_on_gloo(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int, 
     world, row = len(sizes), _row_bytes(own, 0)
     counts = [n * row for n in sizes]
     if world > 2 and world * max(counts) <= _SLOTS:
+        numels, longest = [n // own.element_size() for n in counts], max(counts) // own.element_size()
         with torch.inference_mode(False):  # gloo of torch 2.0 cannot gather into inference tensors
-            padded = rows.new_zeros((world, max(sizes), *own.shape[1:]))
-            padded[rank, : sizes[rank]].copy_(own)
-            blocks = _as_bytes(padded).view(world, max(counts))
-            _gather_and_broadcast(blocks, rank, group)
-        torch.cat([block[:n] for block, n in zip(blocks, counts, strict=True)], out=_as_bytes(rows))
+            padded = own.new_zeros((world, longest))
+            padded.select(0, rank).narrow(0, 0, own.numel()).view(own.shape).copy_(own)
+            _gather_and_broadcast(padded.view(torch.uint8), rank, group)
+        cuts = [n for numel in numels for n in (numel, longest - numel)]
+        torch.cat(padded.view(-1).split(cuts)[::2], out=rows.view(-1))
         return []
     if sum(counts) >= _SMALL:
         return _gather_by_broadcasts(rows, own, sizes, rank, group)
@@ -242,7 +255,8 @@ def _gather_on_gloo(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int, 
 def _gather_and_broadcast(blocks: Tensor, rank: int, group: Any) -> None:
     """Every rank's block of one length, through the first rank."""
     root = _global_rank(0, group)
-    gathered = dist.gather(blocks[rank].clone(), list(blocks) if rank == 0 else None, root, group, async_op=True)
+    into = list(blocks.unbind()) if rank == 0 else None
+    gathered = dist.gather(blocks.select(0, rank), into, root, group, async_op=True)
     if rank == 0:
         gathered.wait()
     dist.broadcast(blocks, root, group)
@@ -288,7 +302,7 @@ def _gather_on_nccl(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int, 
         all_gather = _renamed("all_gather_single", "all_gather_into_tensor")
         return [all_gather(_as_bytes(rows), blocks[rank], group, async_op=True)]
     # grouped broadcasts, straight into these views
-    return [dist.all_gather(blocks, blocks[rank], group, async_op=True)]
+    return [dist.all_gather(list(blocks), blocks[rank], group, async_op=True)]
 
 
 def _sum_on_nccl(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
@@ -311,11 +325,11 @@ def _gather_by_broadcasts(rows: Tensor, own: Tensor, sizes: Sequence[int], rank:
     return [dist.broadcast(block, _global_rank(r, group), group, async_op=True) for r, block in blocks]
 
 
-def _blocks_with_own(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int) -> list[Tensor]:
+def _blocks_with_own(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int) -> Sequence[Tensor]:
     """Every rank's bytes of `rows`, this rank's filled."""
-    parts = rows.split(sizes)
-    parts[rank].copy_(own)
-    return [_as_bytes(part) for part in parts]
+    rows.narrow(0, sum(sizes[:rank]), sizes[rank]).copy_(own)  # also resolves strides and conjugation
+    row = _row_bytes(own, 0)
+    return _as_bytes(rows).split([n * row for n in sizes])
 
 
 def _as_bytes(rows: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ class _Rows(NamedTuple):
     group: Any = None
 
     @property
-    def backends(self) -> dict[str, str]:  # by type of device, such as {"cpu": "gloo", "cuda": "nccl"}
-        return dict(entry.split(":", 1) for entry in str(dist.get_backend_config(self.group)).split(","))
+    def backends(self) -> dict[str, str]:  # such as {"cpu": "gloo", "cuda": "nccl"}; torch 2.0 lists cpu:nccl as well
+        return dict(e.split(":", 1) for e in str(dist.get_backend_config(self.group)).split(",") if e != "cpu:nccl")
 
     @_graph_break
     def gather(self, x: Tensor) -> Tensor:
