@@ -122,7 +122,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if only is not None and backend not in only.args:
             item.add_marker(pytest.mark.skip(reason=f"over {' and '.join(only.args)} only: {only.kwargs['reason']}"))
         elif only is None and backend != "gloo" and "backend" not in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.skip(reason="speaks over gloo whatever the backend, and does not say why"))
+            raise pytest.UsageError(f"{item.nodeid} takes worlds but no backend: say by only_over why it is over gloo")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

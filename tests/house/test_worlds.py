@@ -10,10 +10,10 @@ def backend_of_the_group() -> str:
     return dist.get_backend()
 
 
-def test_one_world_a_backend_and_size(worlds: Worlds) -> None:
+def test_one_world_a_backend_and_size(backend: str, worlds: Worlds) -> None:
     """Asking twice gives the same world."""
-    assert worlds.get("gloo", 2) is worlds.get("gloo", 2)
-    assert worlds.get("gloo", 2) is not worlds.get("gloo", 3)
+    assert worlds.get(backend, 2) is worlds.get(backend, 2)
+    assert worlds.get(backend, 2) is not worlds.get(backend, 3)
 
 
 def test_ranks_run_over_the_backend_that_was_asked_for(backend: str, worlds: Worlds) -> None:
