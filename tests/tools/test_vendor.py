@@ -12,7 +12,7 @@ from shared_distributed_tools.render import released, render, rendered_parts
 from shared_distributed_tools.render.header import split
 from shared_distributed_tools.render.shim import shim
 from shared_distributed_tools.vendor import update
-from shared_distributed_tools.vendor.state import State
+from shared_distributed_tools.vendor.state import MEANINGS
 from tests.downstream.commands import done, refused, run
 from tests.downstream.projects import PROJECTS
 from tests.downstream.trees import CORE, MINE, commit, committed, edit, edit_at_the_end, git, newer, write_files
@@ -160,7 +160,7 @@ def test_every_state(vendored: Path, tree: Path, expected: str, moved_on: bool, 
         newer(tree)
     (vendored / ".git").rename(vendored.parent / "no git here")
     assert state(vendored) == expected
-    assert {one.label for one in State} == {one for one, _, _ in STATES}
+    assert {*MEANINGS, "newer", "shim"} == {one for one, _, _ in STATES}
 
 
 def test_edits_that_are_meant_can_be_accepted(vendored: Path, tree: Path) -> None:

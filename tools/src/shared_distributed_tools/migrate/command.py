@@ -36,8 +36,8 @@ def command(
 ) -> None:
     """Move REPO to a later stage. Shows the diff; --write makes the change, and git undoes it."""
     root = repo_root(repo)
-    project = look_at(root, path)
-    step = step_to(project, stage, requirements, accept_edits=accept_edits, remove_module=remove_module)
-    carry_out(root, step.changes, step.message, write=write)
-    for line in step.to_do:
+    options = {"accept_edits": accept_edits, "remove_module": remove_module}
+    changes, message, to_do = step_to(look_at(root, path), stage, requirements, **options)
+    carry_out(root, changes, message, write=write)
+    for line in to_do:
         echo(one_line(line), fg=None if line.startswith(" ") else "yellow", err=True)

@@ -15,7 +15,7 @@ from ..repo.git import merge
 from ..repo.tree import Tree
 from ..repo.uses import find_uses
 from ..scan.survey import find_copy
-from .state import State, Vendored
+from .state import Vendored
 
 
 def afresh(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> Change:
@@ -30,7 +30,7 @@ def refuse_edits(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> Non
 
     What a later release rendered is never made older, edits accepted or not.
     """
-    if seen.state is State.NEWER:
+    if seen.state == "newer":
         msg = f"{seen.path}: {seen.meaning}"
         raise RefusalError(msg)
     if accept_edits:
@@ -38,10 +38,10 @@ def refuse_edits(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> Non
     if seen.header is not None and seen.header.adapter != adapter.name:
         msg = f"{seen.path} is the adapter {seen.header.adapter}; --accept-edits makes it {adapter.name}"
         raise RefusalError(msg)
-    if seen.state.has_edits:
+    if seen.state in ("edited", "both", "conflict"):
         msg = f"{seen.path}: {seen.meaning}. --accept-edits goes on without the edits; git keeps them in its history"
         raise RefusalError(msg)
-    if seen.state is State.ORIGINAL and seen.raw is not None:
+    if seen.state == "original" and seen.raw is not None:
         _refuse_edited_copy(seen.repo / seen.path, seen.path, adapter)
 
 
@@ -76,16 +76,16 @@ def refuse_missing_names(tree: Tree, path: str, adapter: Adapter) -> None:
 
 def updated(seen: Vendored) -> tuple[Change, str]:
     """A vendored file as this release has it, with the edits that were made to it; and what a merge leaves to do."""
-    if seen.state in (State.NEWER, State.CONFLICT) or seen.header is None:
+    if seen.state in ("newer", "conflict") or seen.header is None:
         msg = f"{seen.path}: {seen.meaning}"
         raise RefusalError(msg)
     header, body = rendered_parts(seen.header.adapter)
     text, to_do = header.encode() + body, ""
-    if seen.state is State.BOTH:
+    if seen.state == "both":
         merged, is_conflict = merge(seen.body, _base(seen, body), body)
         text = header.encode() + merged
         to_do = "conflict; resolve the markers before you commit" if is_conflict else _broken(text)
-    is_changed = seen.state in (State.STALE, State.BOTH)
+    is_changed = seen.state in ("stale", "both")
     return Change(seen.path, seen.raw, like(text, seen.raw) if is_changed else seen.raw or b""), to_do
 
 
