@@ -78,6 +78,7 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
             body("b = len(x)", GATHERED, "b = x.shape[0]", "return x.masked_fill(torch.eye(b), 0)"),
             body("b = len(x)", GATHERED, "return x + b, torch.arange(3)"),
             body(GATHERED, "return x * dist.get_rank()"),
+            body(GATHERED, "return x, mask", arguments="x, mask"),
         ],
     ),
     "random-branch": (
