@@ -82,7 +82,7 @@ def test_the_original_is_recognised(checkout: Path, tmp_path: Path) -> None:
     [
         (("musiclm", "--like", "mirasol"), "packages/musiclm is there already"),
         (("New Proj", "--like", "mirasol"), "no name for an adapter"),
-        (("third", "--like", "nobody"), "no adapter is called 'nobody'"),
+        (("third", "--like", "nobody"), "'nobody' is not one of 'mirasol'"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: tuple[str, ...], words: str, checkout: Path) -> None:

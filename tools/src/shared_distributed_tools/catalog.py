@@ -24,7 +24,6 @@ class Adapter:
     api: dict[str, Any]  # its names and their signatures
     alone: str  # what a gather does without other ranks: it returns its "input", it "gathers", it "raises"
     # what follows from these
-    folder: str  # its project in the sources
     source: str  # its one module in the sources
     distribution: str  # what is installed
     module: str  # what is imported
@@ -45,14 +44,17 @@ def root() -> Path:
 
 def _load(contract: Path) -> Adapter:
     said, name = json.loads(contract.read_text(encoding="utf-8")), contract.parent.name
-    folder, distribution, api = f"packages/{name}", f"{name}-distributed", said["api"]
+    distribution, api = f"{name}-distributed", said["api"]
     module = distribution.replace("-", "_")
     has_module, returns_input = api["AllGather"][0].startswith("(self"), said["alone"] == "input"
     return Adapter(
         name,
-        *(said[key] for key in ("downstream", "replaces", "flat_beside", "api", "alone")),
-        folder=folder,
-        source=f"{folder}/src/{module}/__init__.py",
+        said["downstream"],
+        said["replaces"],
+        said["flat_beside"],
+        api,
+        said["alone"],
+        source=f"packages/{name}/src/{module}/__init__.py",
         distribution=distribution,
         module=module,
         has_module=has_module,

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What a file in a repo becomes: the rendered file afresh, or this release merged with the edits made there."""
 
-from pathlib import Path
-
 from ..catalog import Adapter
 from ..errors import RefusalError
 from ..render import rendered_parts
@@ -30,33 +28,35 @@ def refuse_edits(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> Non
 
     What a later release rendered is never made older, edits accepted or not.
     """
+    theirs = seen.header.adapter if seen.header else adapter.name
     if seen.state == "newer":
-        msg = f"{seen.path}: {seen.meaning}"
-        raise RefusalError(msg)
-    if accept_edits:
+        why = [f"{seen.path}: {seen.meaning}"]
+    elif accept_edits:
         return
-    if seen.header is not None and seen.header.adapter != adapter.name:
-        msg = f"{seen.path} is the adapter {seen.header.adapter}; --accept-edits makes it {adapter.name}"
-        raise RefusalError(msg)
-    if seen.state in ("edited", "both", "conflict"):
-        msg = f"{seen.path}: {seen.meaning}. --accept-edits goes on without the edits; git keeps them in its history"
-        raise RefusalError(msg)
-    if seen.state == "original" and seen.raw is not None:
-        _refuse_edited_copy(seen.repo / seen.path, seen.path, adapter)
+    elif theirs != adapter.name:
+        why = [f"{seen.path} is the adapter {theirs}; --accept-edits makes it {adapter.name}"]
+    elif seen.state in ("edited", "both", "conflict"):
+        why = [f"{seen.path}: {seen.meaning}. --accept-edits goes on without the edits; git keeps them in its history"]
+    else:
+        why = _edits_of_copy(seen, adapter) if seen.state == "original" and seen.raw is not None else []
+    if why:
+        raise RefusalError(*why)
 
 
-def _refuse_edited_copy(file: Path, path: str, adapter: Adapter) -> None:
+def _edits_of_copy(seen: Vendored, adapter: Adapter) -> list[str]:
+    """What a project's own copy has that the original has not, line by line."""
+    file = seen.repo / seen.path
     finding = find_copy(Tree(file), file.name)
-    if finding is not None and finding.kind == "exact" and finding.adapter == adapter.name:
-        return
     lines = [f"nothing in it is known as the original of {adapter.name}"]
     if finding is not None and finding.adapter == adapter.name:
+        if finding.kind == "exact":
+            return []
         lines = [f"{one.name}: {one.how}" + (f": {one.detail}" if one.detail else "") for one in finding.differences]
-    raise RefusalError(
-        f"{path} is not the original that {adapter.name} replaces:",
+    return [
+        f"{seen.path} is not the original that {adapter.name} replaces:",
         *(f"  {line}" for line in lines),
         f"`adapters parity {file} --adapter {adapter.name}` shows what behaves differently; --accept-edits goes on",
-    )
+    ]
 
 
 def refuse_missing_names(tree: Tree, path: str, adapter: Adapter) -> None:
