@@ -2,6 +2,7 @@
 """vendor, check and update: the one file in its repo, its state, and edits that survive new releases."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,19 +135,29 @@ def later(text: str) -> str:
     """As a later release would have rendered it."""
     header, _ = split(text.encode())
     assert header is not None
-    return text.replace(f"tools {header.version}:", "tools 99:").replace(header.body, "0" * 64)
+    return renumbered(text).replace(header.body, "0" * 64)
+
+
+def renumbered(text: str, version: str = "99") -> str:
+    return re.sub(r"tools \S+:", f"tools {version}:", text, count=1)
 
 
 SHIM = shim(ADAPTERS["spear-tts"])
 # state, whether the sources moved on, and what was done to the file
 STATES: list[tuple[str, bool, Callable[[str], str]]] = [
     ("current", False, lambda text: text),
+    ("current", False, renumbered),  # the same body is current, whatever its version
+    ("current", False, lambda text: renumbered(text, "later")),
     ("stale", True, lambda text: text),
     ("edited", False, lambda text: text + MINE),
+    # our mark with a header that cannot be read is never somebody's own copy
     ("edited", False, lambda text: text.replace("adapter spear-tts", "adapter s p e a r")),
+    ("edited", False, lambda text: text.replace("# body: sha256 ", "# body: sha256 0")),
+    ("edited", False, lambda text: f"import os\n{text}"),
     ("both", True, lambda text: text + MINE),
     ("conflict", False, lambda text: text + "<<<<<<< your edits\nx\n=======\ny\n>>>>>>> new\n"),
     ("newer", False, later),
+    ("newer", False, lambda text: text.replace("adapter spear-tts", "adapter whisper")),
     ("shim", False, lambda text: SHIM),
     ("original", False, lambda text: SHIM + "MINE = 1\n"),
 ]

@@ -85,8 +85,7 @@ def updated(seen: Vendored) -> tuple[Change, str]:
         merged, is_conflict = merge(seen.body, _base(seen, body), body)
         text = header.encode() + merged
         to_do = "conflict; resolve the markers before you commit" if is_conflict else _broken(text)
-    is_changed = seen.state in ("stale", "both")
-    return Change(seen.path, seen.raw, like(text, seen.raw) if is_changed else seen.raw or b""), to_do
+    return Change(seen.path, seen.raw, like(text, seen.raw)), to_do
 
 
 def _broken(text: bytes) -> str:

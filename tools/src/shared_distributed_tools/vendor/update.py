@@ -30,7 +30,7 @@ def command(ctx: click.Context, repo: Path, write: bool) -> None:
     if not files:
         msg = f"nothing is vendored in {repo}; run `adapters vendor NAME {repo}`"
         raise RefusalError(msg)
-    updates = [(change, to_do) for change, to_do in map(updated, files) if change.old != change.new]
+    updates = [updated(file) for file in files if file.state not in ("current", "edited") or file.header is None]
     if not updates:
         echo(one_line(f"{', '.join(file.path for file in files)}: nothing to change"), err=True)
         return
