@@ -15,7 +15,7 @@ from shared_distributed_tools.render import render, sources
 from shared_distributed_tools.render.shim import shim
 from tests.downstream.commands import done, moved, refused, run
 from tests.downstream.projects import EDITED, INLINED, PROJECTS, Project
-from tests.downstream.trees import commit, edit, edit_at_the_end, git, write_files
+from tests.downstream.trees import commit, edit, git, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 ALIGN = "spear_tts_pytorch/align.py"  # what uses the copy in the project that most tests look at
@@ -102,8 +102,6 @@ def test_a_requirement_of_ones_own(repo: Path, project: Project) -> None:
     base = "git+https://host.invalid/repo.git@v1#subdirectory="
     wanted = [f"spear-tts-distributed @ {base}packages/spear-tts", f"shared-distributed @ {base}shared/distributed"]
     options = [word for one in wanted for word in ("--requirement", one)]
-    assert refused(run("migrate", repo, "--to", "vendored", *options), "belongs to --to package")
-    assert refused(run("migrate", repo, "--to", "package", "--requirement", "git+x"), "is not a requirement")
     assert "PyPI refuses a package" in done("migrate", repo, "--to", "package", *options, "--write")
     assert all(f'"{one}"' in (repo / project.dependencies).read_text() for one in wanted)
 
@@ -117,13 +115,6 @@ def test_a_dependency_that_is_listed_is_left_alone(repo: Path, project: Project)
 
 
 # ------------------------------------------------------------------ refused
-
-
-def test_no_stage_is_repeated_or_undone(repo: Path) -> None:
-    """Backwards is git's."""
-    moved(repo, "package")
-    assert refused(run("migrate", repo, "--to", "package"), "is at package already")
-    assert refused(run("migrate", repo, "--to", "vendored"), "`git revert` of the commit that moved it goes back")
 
 
 def test_a_name_that_the_adapter_lacks_is_refused(repo: Path) -> None:
@@ -144,15 +135,6 @@ def test_an_edited_copy_is_refused(tmp_path: Path, stage: str) -> None:
     assert "adapters parity" in result.output
     done("migrate", repo, "--to", stage, "--accept-edits", "--write")
     assert look_at(repo).stage == stage
-
-
-def test_edits_of_a_vendored_file_stop_the_package(repo: Path, project: Project) -> None:
-    """The package has none of them; --accept-edits goes on."""
-    moved(repo, "vendored")
-    edit_at_the_end(repo / project.copy)
-    commit(repo)
-    assert refused(run("migrate", repo, "--to", "package", "--write"), "--accept-edits goes on without the edits")
-    done("migrate", repo, "--to", "package", "--accept-edits", "--write")
 
 
 # ------------------------------------------------------------------ which stage
