@@ -35,29 +35,37 @@ def repo(project: Project, tmp_path: Path) -> Path:
 # ------------------------------------------------------------------ there and back
 
 
+NEEDED = {"vendored": [], "package": ["{}-distributed"], "core": ["{}-distributed", "shared-distributed"]}
+
+
 @pytest.mark.parametrize("name", PROJECTS)
-@pytest.mark.parametrize("stages", [["vendored"], ["vendored", "package"], ["package"]], ids="-".join)
+@pytest.mark.parametrize("stages", [["vendored"], ["package"], ["core"], ["vendored", "package", "core"]], ids="-".join)
 def test_a_stage_leaves_exactly_its_files_and_git_reverts_it(tmp_path: Path, name: str, stages: list[str]) -> None:
-    """The file, and at package the dependency: `git status` shows nothing else, `git revert` brings back every byte."""
+    """The file, the dependencies, at core the call sites; nothing without --write; `git revert` brings every byte."""
     project = PROJECTS[name]
-    adapter = adapter_named(project.adapter)
     repo = project.make(tmp_path, name)
     (repo / project.copy).chmod(0o755)
     commit(repo)
     trees = [git(repo, "rev-parse", "HEAD^{tree}")]  # every byte, and who may run it
-    requirement = f"{adapter.distribution}>={sources.version()}"
     for stage in stages:
+        assert "--write makes the change" in done("migrate", repo, "--to", stage)
+        assert git(repo, "status", "--short") == ""
         output = done("migrate", repo, "--to", stage, "--write")
-        changed = [project.copy]
-        if stage == "package":
-            changed += [project.dependencies] if project.is_edited else []
-            assert (f"  {requirement}\n" in output) != project.is_edited, "printed where it could not be added"
-            assert (requirement in (repo / project.dependencies).read_text()) == project.is_edited
-        expected = render(project.adapter) if stage == "vendored" else shim(adapter)
+        needed = [f"{one.format(project.adapter)}>={sources.version()}" for one in NEEDED[stage]]
+        changed = [] if stages[-2:] == ["package", stage] else [project.copy]  # where it is the shim already
+        changed += [project.dependencies] if needed and project.is_edited else []
+        changed += [project.user] if stage == "core" else []
+        expected = render(project.adapter) if stage == "vendored" else shim(adapter_named(project.adapter))
         assert (repo / project.copy).read_text() == expected
         assert git(repo, "status", "--short").splitlines() == [f" M {path}" for path in sorted(changed)]
+        for one in needed:
+            assert (one in (repo / project.dependencies).read_text()) == project.is_edited
+            assert project.is_edited or f"  {one}\n" in output, "printed where it could not be added"
         git(repo, "commit", "-q", "-m", stage, "--", *changed)
         trees.append(git(repo, "rev-parse", "HEAD^{tree}"))
+    assert refused(run("migrate", repo, "--to", stages[-1]), f"is at {stages[-1]} already")
+    user, was = (repo / project.user).read_text().splitlines(), project.files[project.user].splitlines()
+    assert (len(user), user == was) == (len(was), stages[-1] != "core")
     for reverted, tree in enumerate(reversed(trees[:-1])):
         git(repo, "revert", "--no-edit", f"HEAD~{2 * reverted}")
         assert git(repo, "rev-parse", "HEAD^{tree}") == tree
@@ -73,15 +81,6 @@ def test_every_project_imports_at_every_stage(tmp_path: Path) -> None:
         for repo in repos:
             moved(repo, stage)
         subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_without_write_nothing_is_written(repo: Path) -> None:
-    """The diff is shown, that is all."""
-    for stage, shown in (("vendored", "+# @generated"), ("package", "+from spear_tts_distributed import")):
-        output = done("migrate", repo, "--to", stage)
-        assert shown in output
-        assert "--write makes the change" in output
-    assert git(repo, "status", "--short") == ""
 
 
 def test_windows_line_ends_are_kept(repo: Path, project: Project) -> None:

@@ -11,7 +11,6 @@ from shared_distributed_tools.catalog import adapter_named
 from shared_distributed_tools.migrate.proof import File
 from shared_distributed_tools.migrate.to_core import look_at_files
 from shared_distributed_tools.ranks import World
-from shared_distributed_tools.render.shim import shim
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import find_uses
 from tests.downstream.commands import done, moved, refused, run
@@ -246,23 +245,6 @@ def test_others_of_the_same_name_keep_nothing(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------ the command
-
-
-@pytest.mark.parametrize("name", PROJECTS)
-@pytest.mark.parametrize("stages", [["core"], ["vendored", "package", "core"]], ids="-".join)
-@pytest.mark.usefixtures("known")
-def test_the_four_shapes_of_call_sites_are_moved_whole(tmp_path: Path, name: str, stages: list[str]) -> None:
-    """In one step or stage by stage: a shim, both requirements, and no use of the copy is left."""
-    project = PROJECTS[name]
-    repo = moved(project.make(tmp_path, name), *stages)
-    text = (repo / project.user).read_text()
-    assert "from shared_distributed import" in text
-    assert (repo / project.copy).read_text() == shim(adapter_named(project.adapter))
-    listed = (repo / project.dependencies).read_text()
-    both = ("shared-distributed>=", f"{project.adapter}-distributed>=")
-    assert all((one in listed) == project.is_edited for one in both)
-    assert len(text.splitlines()) == len(project.files[project.user].splitlines())
-    assert "is at core already" in run("migrate", repo, "--to", "core").output
 
 
 @pytest.mark.usefixtures("known")

@@ -128,7 +128,7 @@ def importing_core(tree: Tree) -> set[str]:
 
 
 def files_on_core(project: Project) -> tuple[int, int]:
-    """How many files import the core, and how many the copy; before the shim, nobody counts."""
+    """How many files import the core, and how many the copy: 0 and 0 before the shim is there."""
     if project.stage != PACKAGE:
         return 0, 0
     uses = find_uses(project.tree, project.copy, [*project.ready().api])
@@ -143,9 +143,7 @@ def files_on_core(project: Project) -> tuple[int, int]:
 Step = tuple[list[Change], str, list[str]]
 
 
-def step_to(
-    project: Project, stage: str, requirements: Sequence[str], *, accept_edits: bool, remove_module: bool
-) -> Step:
+def step_to(project: Project, stage: str, requirements: Sequence[str], accept_edits: bool, remove_module: bool) -> Step:
     """The change to a later stage. RefusalError with what to do where it cannot be made."""
     here, there = STAGES.index(project.stage), STAGES.index(stage)
     if there <= here and not (remove_module and project.copy):
