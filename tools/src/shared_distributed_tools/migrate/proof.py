@@ -291,17 +291,13 @@ class File:
         is_loop = any(isinstance(one, ast.For | ast.AsyncFor | ast.While) for one in self.source.around(node))
         is_shared = any(isinstance(one, ast.Global | ast.Nonlocal) for one in ast.walk(function))
         reads = _reads(function, name)
-        later = [one for one in reads if position(one) > position(node)[2:]]
         is_here = isinstance(function, _Function) and all(scope_of(self.source, one) is function for one in reads)
-        return is_here and not is_loop and not is_shared and bool(later) and all(map(self._raises, later))
-
-    def _raises(self, node: ast.Name) -> bool:
-        """Whether a pair raises where a name stands, as an operand of torch's einsum or of `@`."""
-        around = self.source.parents[node]
+        later = [self.source.parents[one] for one in reads if position(one) > position(node)[2:]]
         torchs = {name for one in self.source.imports if getattr(one, "module", "") == "torch" for name in _bound(one)}
         is_einsum = "einsum" in torchs and self._counts["einsum"] == 1 and not self._counts["map"]
-        is_operand = isinstance(around, ast.BinOp) and isinstance(around.op, ast.MatMult)
-        return is_operand or (is_einsum and bool(_EINSUM.fullmatch(ast.unparse(self.source.parents[around]))))
+        others = [one for one in later if not (isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult))]
+        is_raised = all(is_einsum and _EINSUM.fullmatch(ast.unparse(self.source.parents[one])) for one in others)
+        return is_here and not is_loop and not is_shared and bool(later) and is_raised
 
     # ------------------------------------------------------------------ sizes, and what no form covers
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import chain, pairwise
 
 from ..catalog import CORE
-from ..errors import RenderError
+from ..errors import ToolError
 from .verify import verify
 
 HEART = ("_errors", "_world", "_move", "_agree", "_differentiate", "adapters")  # each above those that build on it
@@ -49,13 +49,13 @@ def bundle(core: tuple[tuple[str, str], ...], adapter: str, licence: str, distri
         twice = statement.binds & homes.keys()
         if twice:
             msg = f"{', '.join(sorted(twice))} would be defined twice in the vendored file"
-            raise RenderError(msg)
+            raise ToolError(msg)
         homes.update(dict.fromkeys(statement.binds, statement))
     taken = [bound for bound, (module, _) in imports.items() if module.partition(".")[0] == CORE]
     unknown = [name for name in taken if name not in homes]
     if unknown:
         msg = f"the adapter imports {', '.join(unknown)}, which no module of a vendored file defines"
-        raise RenderError(msg)
+        raise ToolError(msg)
 
     kept: set[_Statement] = set()
     todo = [*modules[-1], *(homes[name] for name in taken)]
