@@ -153,7 +153,7 @@ class File:
 
     def _text(self, node: ast.AST) -> str:
         start, end = self._span(node)
-        return self._encoded[start:end].decode()
+        return self._encoded[start:end].decode(errors="replace")  # in an f-string ast may count otherwise
 
     def _row(self, node: ast.AST, kind: str, name: str, question: Callable[..., str | None], *about: object) -> None:
         try:
@@ -237,7 +237,8 @@ class File:
             stop = end - 1
         start = self._span(old[0])[0] if old else stop
         comma = ", " if not old and (node.args or node.keywords) else ""
-        return f"{self._encoded[begin:start].decode()}{comma}{new}{self._encoded[stop:end].decode()}"
+        edited = self._encoded[begin:start] + f"{comma}{new}".encode() + self._encoded[stop:end]
+        return edited.decode(errors="replace")
 
     def _keep(self, target: ast.expr) -> None:
         """By hand, unless a gather can be followed from here to its calls."""
