@@ -118,24 +118,18 @@ def test_every_rule_points_at_its_mistake_and_at_nothing_else(tmp_path: Path, ru
         ("st-moe", MODULE + "AllGather()", False, "`AllGather(all_reduce_grads=True)`;"),
         ("mirasol", FUNCTION + "all_gather(x, 0, s)", False, "`all_gather(x, 0, s, all_reduce_grads=True)`;"),
         ("mirasol", FUNCTION + "all_gather(x, 0, s, False)", False, "`all_gather(x, 0, s, all_reduce_grads=True)`;"),
-        ("mirasol", FUNCTION + "all_gather(x, 0, s, True)", False, "summed gradient"),
+        ("mirasol", FUNCTION + "all_gather(x, 0, s, False)", False, "if the loss is multiplied by world_size"),
+        ("mirasol", FUNCTION + "all_gather(x, 0, s, True)", False, "summed gradient: right with DDP"),
+        ("mirasol", body("flip = torch.rand(())", "", "if flip < 0.5:", f"    {GATHERED}"), True, "rank, in line 3:"),
     ],
 )
-def test_the_rule_about_the_gradient_gives_the_code(
+def test_a_risk_names_the_place_and_what_to_write(
     tmp_path: Path, adapter: str, code: str, is_original: bool, expected: str
 ) -> None:
-    """How to have the sum at that very place, at the stage the project is at; and it asks about `* world_size`."""
-    (risk,) = find_risks(uses_of(tmp_path, adapter, code + "\n"), adapter_named(adapter), is_original)
-    assert expected in risk.text
-    assert ("world_size" in risk.text) == (expected != "summed gradient")
-
-
-def test_the_draw_is_named(tmp_path: Path) -> None:
-    """Its line, not that of the gather."""
-    code = body("flip = torch.rand(())", "", "if flip < 0.5:", f"    {GATHERED}")
-    found = find_risks(uses_of(tmp_path, "mirasol", code), adapter_named("mirasol"), is_original=True)
-    (risk,) = [one for one in found if one.rule == "random-branch"]
-    assert (risk.line, "in line 3" in risk.text) == (6, True)
+    """The code for the summed gradient at that very place, at the stage the project is at; the line of a draw."""
+    found = find_risks(uses_of(tmp_path, adapter, code + "\n"), adapter_named(adapter), is_original)
+    (text,) = [risk.text for risk in found if expected in risk.text]
+    assert ("summed" in expected) != ("world_size" in text or "broadcast" in text)
 
 
 # ------------------------------------------------------------------ the command

@@ -36,8 +36,7 @@ def command(repo: Path, path: str | None, as_json: bool) -> None:
 def _ahead_of(project: Project) -> tuple[list[File], list[Risk]]:
     """The files that use the copy, and the places that deserve a look. RefusalError where it cannot be moved on."""
     tree = project.tree
-    texts = {path: (tree.content(path) or b"").decode(errors="replace") for path in sorted(importing_core(tree))}
-    on_core = [risk for path, text in texts.items() for risk in in_core(path, text)]
+    on_core = [risk for path in sorted(importing_core(tree)) for risk in in_core(path, tree.content(path) or b"")]
     if project.stage == CORE_STAGE:
         return [], on_core
     adapter = project.ready()

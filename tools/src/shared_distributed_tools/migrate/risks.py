@@ -22,7 +22,7 @@ _RANDOM = re.compile(
     r"(^|\.)(random|rand|randn|randint|randrange|bernoulli|uniform|choice|multinomial|coin_flip|prob_mask_like)$"
     r"|(^|\.)random\."
 )
-_IN_CORE = re.compile(r"\bgrad\s*=\s*['\"]local['\"]")
+_IN_CORE = re.compile(rb"\bgrad\s*=\s*['\"]local['\"]")
 _ABOUT_GRADIENT = (
     "local gradient: rows get only their own rank's gradient, where a loss over gathered rows under DDP needs the sum. "
     "To have it, write {}; and if the loss is multiplied by world_size to make up for it, drop that factor"
@@ -55,9 +55,9 @@ def find_risks(uses: list[Use], adapter: Adapter, is_original: bool) -> list[Ris
     return sorted({Risk(use.source.path, line, rule, text) for use, line, rule, text in found if text})
 
 
-def in_core(path: str, text: str) -> list[Risk]:
+def in_core(path: str, content: bytes) -> list[Risk]:
     """Local gradients in a file that is on the core already."""
-    lines = [text.count("\n", 0, hit.start()) + 1 for hit in _IN_CORE.finditer(text)]
+    lines = [content.count(b"\n", 0, hit.start()) + 1 for hit in _IN_CORE.finditer(content)]
     return [Risk(path, line, "which-gradient", _ABOUT_GRADIENT.format("grad='sum' here")) for line in lines]
 
 
