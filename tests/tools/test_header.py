@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -81,24 +82,21 @@ def test_the_revision_is_the_commit_of_the_sources(tmp_path: Path, monkeypatch: 
     sources._revision.cache_clear()
 
 
-@pytest.fixture(scope="module")
-def edited_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("edited") / "distributed.py"
-
-
 @settings(max_examples=300, deadline=None)
 @given(
     where=st.floats(0, 1, exclude_max=True), how=st.sampled_from(["set", "insert", "delete"]), byte=st.integers(0, 255)
 )
-def test_any_one_byte_edit_of_the_body_is_seen(edited_file: Path, where: float, how: str, byte: int) -> None:
+def test_any_one_byte_edit_of_the_body_is_seen(where: float, how: str, byte: int) -> None:
     """Set, inserted or deleted, anywhere in the body, even where it is no UTF-8 then. Line ends alone are no edit."""
     header, body = rendered_parts("spear-tts")
     place = int(where * len(body))
     after = place if how == "insert" else place + 1
     changed = body[:place] + (b"" if how == "delete" else bytes([byte])) + body[after:]
-    edited_file.write_bytes(header.encode() + changed)
     is_same = changed.replace(b"\r\n", b"\n") == body
-    assert inspect(edited_file.parent, edited_file).state == ("current" if is_same else "edited")
+    with TemporaryDirectory() as folder:
+        file = Path(folder).resolve() / "distributed.py"
+        file.write_bytes(header.encode() + changed)
+        assert inspect(file.parent, file).state == ("current" if is_same else "edited")
 
 
 def test_the_shim_of_any_release_is_known() -> None:

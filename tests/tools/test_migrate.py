@@ -14,22 +14,17 @@ from shared_distributed_tools.migrate.stages import look_at
 from shared_distributed_tools.render import render, sources
 from shared_distributed_tools.render.shim import shim
 from tests.downstream.commands import done, moved, refused, run
-from tests.downstream.projects import EDITED, INLINED, PROJECTS, Project
+from tests.downstream.projects import EDITED, INLINED, PROJECTS
 from tests.downstream.trees import commit, edit, git, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
-ALIGN = "spear_tts_pytorch/align.py"  # what uses the copy in the project that most tests look at
+PROJECT = PROJECTS["spear-tts"]  # which most tests look at
 
 
 @pytest.fixture
-def project() -> Project:
-    return PROJECTS["spear-tts"]
-
-
-@pytest.fixture
-def repo(project: Project, tmp_path: Path) -> Path:
+def repo(tmp_path: Path) -> Path:
     """A project with its own copy, committed."""
-    return project.make(tmp_path, "repo")
+    return PROJECT.make(tmp_path, "repo")
 
 
 # ------------------------------------------------------------------ there and back
@@ -83,34 +78,34 @@ def test_every_project_imports_at_every_stage(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_windows_line_ends_are_kept(repo: Path, project: Project) -> None:
+def test_windows_line_ends_are_kept(repo: Path) -> None:
     """A checkout with CRLF has CRLF at every stage."""
-    for path in project.files:
+    for path in PROJECT.files:
         (repo / path).write_bytes((repo / path).read_bytes().replace(b"\n", b"\r\n"))
     commit(repo)
     for stage in ("vendored", "package"):
         moved(repo, stage)
-        for path in project.files:
+        for path in PROJECT.files:
             content = (repo / path).read_bytes()
             assert content.count(b"\n") == content.count(b"\r\n"), (stage, path)
     assert look_at(repo).stage == "package"
 
 
-def test_a_requirement_of_ones_own(repo: Path, project: Project) -> None:
+def test_a_requirement_of_ones_own(repo: Path) -> None:
     """Where the adapter is on no index; the core may be named as well. Nothing is asked over a network."""
     base = "git+https://host.invalid/repo.git@v1#subdirectory="
     wanted = [f"spear-tts-distributed @ {base}packages/spear-tts", f"shared-distributed @ {base}shared/distributed"]
     options = [word for one in wanted for word in ("--requirement", one)]
     assert "PyPI refuses a package" in done("migrate", repo, "--to", "package", *options, "--write")
-    assert all(f'"{one}"' in (repo / project.dependencies).read_text() for one in wanted)
+    assert all(f'"{one}"' in (repo / PROJECT.dependencies).read_text() for one in wanted)
 
 
-def test_a_dependency_that_is_listed_is_left_alone(repo: Path, project: Project) -> None:
+def test_a_dependency_that_is_listed_is_left_alone(repo: Path) -> None:
     """Whatever version it asks for."""
-    edit(repo / project.dependencies, '"torch>=2.0",', '"torch>=2.0",\n    "spear_tts_distributed==0.0.1",')
+    edit(repo / PROJECT.dependencies, '"torch>=2.0",', '"torch>=2.0",\n    "spear_tts_distributed==0.0.1",')
     commit(repo)
     done("migrate", repo, "--to", "package", "--write")
-    assert git(repo, "status", "--short") == f" M {project.copy}\n"
+    assert git(repo, "status", "--short") == f" M {PROJECT.copy}\n"
 
 
 # ------------------------------------------------------------------ refused
@@ -118,10 +113,10 @@ def test_a_dependency_that_is_listed_is_left_alone(repo: Path, project: Project)
 
 def test_a_name_that_the_adapter_lacks_is_refused(repo: Path) -> None:
     """With file and line, before the copy that defines it is replaced."""
-    edit(repo / ALIGN, "\nclass Aligned", "from .distributed import own_rows\n\nclass Aligned")
+    edit(repo / PROJECT.user, "\nclass Aligned", "from .distributed import own_rows\n\nclass Aligned")
     commit(repo)
     for command in (("migrate", "--to", "vendored"), ("migrate", "--to", "package"), ("vendor", "spear-tts")):
-        assert refused(run(*command, repo, "--write"), f"{ALIGN}:4: own_rows")
+        assert refused(run(*command, repo, "--write"), f"{PROJECT.user}:4: own_rows")
     assert git(repo, "status", "--short") == ""
 
 
@@ -139,9 +134,9 @@ def test_an_edited_copy_is_refused(tmp_path: Path, stage: str) -> None:
 # ------------------------------------------------------------------ which stage
 
 
-def test_several_copies_have_to_be_told_apart(repo: Path, project: Project) -> None:
+def test_several_copies_have_to_be_told_apart(repo: Path) -> None:
     """With --path, which may be written in any way but must lie in the repo."""
-    write_files(repo, {"second.py": project.files[project.copy]})
+    write_files(repo, {"second.py": PROJECT.files[PROJECT.copy]})
     commit(repo)
     for command in (("plan",), ("migrate", "--to", "vendored")):
         assert refused(run(*command, repo), "say which with --path")
@@ -160,9 +155,8 @@ def status(repo: Path) -> dict[str, Any]:
     return dict(line)
 
 
-COPY = "spear_tts_pytorch/distributed.py"
 ON_CORE = {
-    ALIGN: ("from spear_tts_pytorch.distributed import", "from shared_distributed import"),
+    PROJECT.user: ("from spear_tts_pytorch.distributed import", "from shared_distributed import"),
     "pyproject.toml": ('"torch>=2.0",', '"torch>=2.0", "shared-distributed",'),
 }
 
@@ -173,11 +167,11 @@ ON_CORE = {
         (None, {}, "", ("original", "original", 1, "next: `adapters migrate REPO --to vendored`")),
         ("vendored", {}, "", ("vendored", "current", 0, "next: `adapters migrate REPO --to package`")),
         ("package", {}, "", ("package", "shim", 0, "next: `adapters migrate REPO --to core`")),
-        (None, ON_CORE, COPY, ("core", "current", 0)),
-        ("vendored", {COPY: ("import torch\n", "import torch  # mine\n")}, "", ("vendored", "edited", 1)),
+        (None, ON_CORE, PROJECT.copy, ("core", "current", 0)),
+        ("vendored", {PROJECT.copy: ("import torch\n", "import torch  # mine\n")}, "", ("vendored", "edited", 1)),
         # where a known project keeps it, a file with an AllGather is its copy, however it is written
-        ("package", {COPY: ("__all__ = [", "AllGather = 1\n__all__ = [")}, "", ("original", "original, edited", 1)),
-        ("vendored", {COPY: ("# body", "# Body")}, "", ("vendored", "edited", 1)),
+        ("package", {PROJECT.copy: ("__all__", "AllGather = 1\n__all__")}, "", ("original", "original, edited", 1)),
+        ("vendored", {PROJECT.copy: ("# body", "# Body")}, "", ("vendored", "edited", 1)),
         (None, {}, "spear_tts_pytorch", ("", "no copy", 0)),
     ],
 )
