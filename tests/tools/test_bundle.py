@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shared_distributed_tools.catalog import ADAPTERS
-from shared_distributed_tools.errors import RenderError, ToolError
+from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.render import render
 from shared_distributed_tools.render.bundle import HEART, bundle
 
@@ -103,7 +103,7 @@ def test_imports_are_sorted_and_only_those_needed() -> None:
 )
 def test_what_cannot_stand_alone_is_refused(adapter: str, core: dict[str, str], words: str) -> None:
     """Names defined twice or nowhere, and imports that a downstream project need not have."""
-    with pytest.raises(RenderError, match=words):
+    with pytest.raises(ToolError, match=words):
         bundled(adapter, **core)
 
 

@@ -34,23 +34,18 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     sources = [*checkout.glob("packages/*/src"), checkout / "shared/distributed/src", checkout / "tools/src"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sources))}
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.run(
-        command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    options = {"cwd": checkout, "env": environment, "capture_output": True, "text": True, "timeout": 300}
+    return subprocess.run([sys.executable, "-m", *arguments], **options, check=False)
 
 
 def new(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run(checkout, "shared_distributed_tools", "new", *arguments)
 
 
-def its_tests(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(checkout, "pytest", "-q", "--suite=newproj", "-p", "no:cacheprovider", *arguments)
-
-
 def test_the_new_adapter_passes_its_tests(checkout: Path) -> None:
     """Its contract and the matrix run for it, without being told of it anywhere else."""
-    done = its_tests(checkout, "--world-size=2", "tests/adapters/test_contract.py", "tests/adapters/test_matrix.py")
+    options = ("-q", "--suite=newproj", "-p", "no:cacheprovider", "--world-size=2")
+    done = run(checkout, "pytest", *options, "tests/adapters/test_contract.py", "tests/adapters/test_matrix.py")
     assert done.returncode == 0, done.stdout
     assert "deselected" in done.stdout
     passed = int(done.stdout.rpartition(" passed")[0].split()[-1])
@@ -82,7 +77,7 @@ def test_the_original_is_recognised(checkout: Path, tmp_path: Path) -> None:
     [
         (("musiclm", "--like", "mirasol"), "packages/musiclm is there already"),
         (("New Proj", "--like", "mirasol"), "no name for an adapter"),
-        (("third", "--like", "nobody"), "no adapter is called 'nobody'"),
+        (("third", "--like", "nobody"), "'nobody' is not one of 'mirasol'"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: tuple[str, ...], words: str, checkout: Path) -> None:

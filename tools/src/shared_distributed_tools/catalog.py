@@ -23,46 +23,14 @@ class Adapter:
     flat_beside: str | None  # forks without a package keep `distributed.py` beside this module
     api: dict[str, Any]  # its names and their signatures
     alone: str  # what a gather does without other ranks: it returns its "input", it "gathers", it "raises"
-
-    @property
-    def folder(self) -> str:
-        """Its project in the sources."""
-        return f"packages/{self.name}"
-
-    @property
-    def source(self) -> str:
-        """Its one module in the sources."""
-        return f"{self.folder}/src/{self.module}/__init__.py"
-
-    @property
-    def distribution(self) -> str:
-        """What is installed."""
-        return f"{self.name}-distributed"
-
-    @property
-    def module(self) -> str:
-        """What is imported."""
-        return self.distribution.replace("-", "_")
-
-    @property
-    def has_module(self) -> bool:
-        """Whether `AllGather` is an nn.Module; elsewhere it is an autograd Function."""
-        return bool(self.api["AllGather"][0].startswith("(self"))
-
-    @property
-    def sizes_may_be_none(self) -> bool:
-        """Whether the input comes back with None for the sizes where there are no other ranks."""
-        return self.alone == "input"
-
-    @property
-    def asks_when_built(self) -> bool:
-        """Whether "are we distributed?" is answered once, when the module is built."""
-        return self.has_module and self.sizes_may_be_none
-
-    @property
-    def gathers(self) -> frozenset[str]:
-        """The names whose calls, or whose objects' calls, give a tensor and the sizes, with a gradient."""
-        return frozenset({"AllGather", "AllGatherFunction", "all_gather"}) & set(self.api)
+    # what follows from these
+    source: str  # its one module in the sources
+    distribution: str  # what is installed
+    module: str  # what is imported
+    has_module: bool  # whether `AllGather` is an nn.Module; elsewhere it is an autograd Function
+    sizes_may_be_none: bool  # whether the input comes back with None for the sizes where there are no other ranks
+    asks_when_built: bool  # whether "are we distributed?" is answered once, when the module is built
+    gathers: frozenset[str]  # the names whose calls, or whose objects' calls, give a tensor and the sizes
 
 
 def root() -> Path:
@@ -75,9 +43,25 @@ def root() -> Path:
 
 
 def _load(contract: Path) -> Adapter:
-    said = json.loads(contract.read_text(encoding="utf-8"))
-    facts = (said[key] for key in ("downstream", "replaces", "flat_beside", "api", "alone"))
-    return Adapter(contract.parent.name, *facts)
+    said, name = json.loads(contract.read_text(encoding="utf-8")), contract.parent.name
+    distribution, api = f"{name}-distributed", said["api"]
+    module = distribution.replace("-", "_")
+    has_module, returns_input = api["AllGather"][0].startswith("(self"), said["alone"] == "input"
+    return Adapter(
+        name,
+        said["downstream"],
+        said["replaces"],
+        said["flat_beside"],
+        api,
+        said["alone"],
+        source=f"packages/{name}/src/{module}/__init__.py",
+        distribution=distribution,
+        module=module,
+        has_module=has_module,
+        sizes_may_be_none=returns_input,
+        asks_when_built=has_module and returns_input,
+        gathers=frozenset({"AllGather", "AllGatherFunction", "all_gather"} & set(api)),
+    )
 
 
 ADAPTERS = {contract.parent.name: _load(contract) for contract in sorted(root().glob("packages/*/contract.json"))}

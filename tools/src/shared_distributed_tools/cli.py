@@ -56,27 +56,19 @@ class LazyGroup(click.Group):
         """Run a command; an error raised on purpose or by the system, or a missing package, is a message."""
         try:
             return super().invoke(ctx)
-        except ToolError as error:
+        except (ToolError, OSError, ModuleNotFoundError) as error:
             from .terminal import one_line
 
-            raise _CouldNotError("\n".join(map(one_line, error.args))) from error
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # click's own: whoever read the output has gone
-                raise
-            raise _CouldNotError(str(error)) from error
-        except ModuleNotFoundError as error:
-            msg = f"this needs {error.name}; in a checkout of shared-distributed: pip install './tools[torch]'"
-            raise _CouldNotError(msg) from error
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise  # click's own: whoever read the output has gone
+            lines = error.args if isinstance(error, ToolError) else (str(error),)
+            if isinstance(error, ModuleNotFoundError):
+                lines = (f"this needs {error.name}; in a checkout of shared-distributed: pip install './tools[torch]'",)
+            raise _CouldNotError("\n".join(map(one_line, lines))) from error  # which may name files and quote git
 
 
 class _CouldNotError(click.ClickException):
     exit_code = 2
-
-    def format_message(self) -> str:
-        """A message may name files and quote git: see `terminal`."""
-        from .terminal import printable
-
-        return printable(self.message)
 
 
 @click.group(cls=LazyGroup, epilog=EXIT_CODES)

@@ -2,7 +2,6 @@
 """What can go wrong, as a tree.
 
 ToolError               the root: everything raised here on purpose; its message says what to do
-├── RenderError         the sources break a rule that rendering relies on
 └── RefusalError        a repo is in a state in which going on could lose somebody's work
 """
 
@@ -12,10 +11,6 @@ class ToolError(Exception):
 
     def __str__(self) -> str:
         return "\n".join(self.args)
-
-
-class RenderError(ToolError):
-    """The sources break a rule that rendering relies on: nothing is rendered."""
 
 
 class RefusalError(ToolError):

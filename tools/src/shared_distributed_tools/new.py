@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from .catalog import adapter_named
+from .catalog import ADAPTERS
 from .errors import RefusalError
 from .scan.fingerprint import with_original
 
@@ -19,7 +19,7 @@ _KNOWN = "tools/src/shared_distributed_tools/scan/known.json"
 
 @click.command("new")
 @click.argument("name")
-@click.option("--like", required=True, help="The adapter to copy.")
+@click.option("--like", type=click.Choice(list(ADAPTERS)), required=True, help="The adapter to copy.")
 @click.option("--replaces", required=True, help="The file that it replaces downstream: newproj/distributed.py.")
 @click.option(
     "--original",
@@ -29,25 +29,11 @@ _KNOWN = "tools/src/shared_distributed_tools/scan/known.json"
 def command(name: str, like: str, replaces: str, original: Path | None) -> None:
     """Scaffold a further adapter called NAME in this checkout: its package, its contract, its fingerprint."""
     if not Path("noxfile.py").is_file() or not Path("packages").is_dir():
-        msg = "this is not a checkout of shared-distributed; run `adapters new` at the root of one"
-        raise RefusalError(msg)
-    for path, text in scaffolded(name, like, replaces, original).items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        click.echo(f"wrote {path.as_posix()}")
-    module = f"{name.replace('-', '_')}_distributed"
-    click.echo(
-        f"Now change what differs from {like} in packages/{name}/src/{module}/__init__.py and contract.json, then run\n"
-        f'  nox -s "suite({name}, gloo)" lint types'
-    )
-
-
-def scaffolded(name: str, like: str, replaces: str, original: Path | None) -> dict[Path, str]:
-    """The files that change in a checkout, and their texts."""
+        raise RefusalError("this is not a checkout of shared-distributed; run `adapters new` at the root of one")
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         msg = f"{name!r} is no name for an adapter; use small letters, digits and single hyphens"
         raise RefusalError(msg)
-    folder, model = Path("packages", name), Path(adapter_named(like).folder)
+    folder, model = Path("packages", name), Path("packages", like)
     if folder.exists():
         msg = f"packages/{name} is there already; move it away, or choose another name"
         raise RefusalError(msg)
@@ -67,4 +53,12 @@ def scaffolded(name: str, like: str, replaces: str, original: Path | None) -> di
     files[manifest] = text.replace(source, f"{source}:packages/{name}/src", 1)
     if original is not None:
         files[Path(_KNOWN)] = with_original(name, original)
-    return files
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        click.echo(f"wrote {path.as_posix()}")
+    module = f"{name.replace('-', '_')}_distributed"
+    click.echo(
+        f"Now change what differs from {like} in packages/{name}/src/{module}/__init__.py and contract.json, then run\n"
+        f'  nox -s "suite({name}, gloo)" lint types'
+    )

@@ -2,6 +2,7 @@
 """`adapters migrate`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,19 +26,10 @@ from .stages import STAGES, look_at, step_to
 @click.option("--accept-edits", is_flag=True, help="Replace the file although somebody edited it; the edits are lost.")
 @click.option("--remove-module", is_flag=True, help="For --to core: remove the old module, if nothing refers to it.")
 @click.option("--write", is_flag=True, help="Make the change; without it, it is only shown.")
-def command(
-    repo: Path,
-    stage: str,
-    path: str | None,
-    requirements: tuple[str, ...],
-    accept_edits: bool,
-    remove_module: bool,
-    write: bool,
-) -> None:
+def command(repo: Path, path: str | None, write: bool, **options: Any) -> None:
     """Move REPO to a later stage. Shows the diff; --write makes the change, and git undoes it."""
     root = repo_root(repo)
-    project = look_at(root, path)
-    step = step_to(project, stage, requirements, accept_edits=accept_edits, remove_module=remove_module)
-    carry_out(root, step.changes, step.message, write=write)
-    for line in step.to_do:
+    changes, message, to_do = step_to(look_at(root, path), **options)
+    carry_out(root, changes, message, write=write)
+    for line in to_do:
         echo(one_line(line), fg=None if line.startswith(" ") else "yellow", err=True)

@@ -2,7 +2,6 @@
 """`adapters plan`: every use of the copy, what it becomes in the core, and what deserves a look."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +19,33 @@ from .stages import CORE_STAGE, ORIGINAL, PACKAGE, STAGES, VENDORED, Project, im
 from .to_core import look_at_files
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Everything that `adapters plan` says."""
-
-    project: Project
-    files: list[File]  # those that use the copy
-    risks: list[Risk]
-
-
 @click.command("plan")
 @click.argument("repo", type=click.Path(path_type=Path))
 @click.option("--path", help="The copy in REPO, if there are several.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def command(repo: Path, path: str | None, as_json: bool) -> None:
     """Show what moving REPO over would change: every call site, and what deserves a look. Reads only."""
-    plan = _plan(look_at(repo_root(repo), path))
+    project = look_at(repo_root(repo), path)
+    files, risks = _ahead_of(project)
     if as_json:
-        click.echo(json.dumps(_as_json(plan), indent=2))
+        click.echo(json.dumps(_as_json(project, files, risks), indent=2))
     else:
-        _show(plan)
+        _show(project, files, risks)
 
 
-def _plan(project: Project) -> Plan:
-    """What is ahead of a project. RefusalError where it cannot be moved on."""
+def _ahead_of(project: Project) -> tuple[list[File], list[Risk]]:
+    """The files that use the copy, and the places that deserve a look. RefusalError where it cannot be moved on."""
     tree = project.tree
-    texts = {path: (tree.content(path) or b"").decode(errors="replace") for path in sorted(importing_core(tree))}
-    on_core = [risk for path, text in texts.items() for risk in in_core(path, text)]
+    on_core = [risk for path in sorted(importing_core(tree)) for risk in in_core(path, tree.content(path) or b"")]
     if project.stage == CORE_STAGE:
-        return Plan(project, [], on_core)
+        return [], on_core
     adapter = project.ready()
     uses = find_uses(tree, project.copy, [*adapter.api, *(project.finding.names if project.finding else [])])
-    risks = find_risks(uses, adapter, project.stage == ORIGINAL)
-    return Plan(project, look_at_files(tree, uses, adapter), risks + on_core)
+    return look_at_files(tree, uses, adapter), find_risks(uses, adapter, project.stage == ORIGINAL) + on_core
 
 
-def _as_json(plan: Plan) -> dict[str, Any]:
-    project, finding = plan.project, plan.project.finding
+def _as_json(project: Project, files: list[File], risks: list[Risk]) -> dict[str, Any]:
+    finding = project.finding
     return {
         "repo": str(project.repo),
         "adapter": project.adapter.name if project.adapter else None,
@@ -64,25 +53,25 @@ def _as_json(plan: Plan) -> dict[str, Any]:
         "stage": project.stage,
         "kind": finding.kind if finding else None,
         "differences": [one._asdict() for one in finding.differences] if finding else [],
-        "files": {file.source.path: file.is_proven for file in plan.files},  # whether it can move to the core
-        "sites": [{**row.site._asdict(), "core": row.core} for file in plan.files for row in file.rows],
-        "risks": [risk._asdict() for risk in plan.risks],
-        "pull_request": "\n".join(_pull_request(plan)),
+        "files": {file.source.path: file.is_proven for file in files},  # whether it can move to the core
+        "sites": [{**row.site._asdict(), "core": row.core} for file in files for row in file.rows],
+        "risks": [risk._asdict() for risk in risks],
+        "pull_request": "\n".join(_pull_request(project, files, risks)),
         "unread": [{"path": one.path, "why": one.why} for one in project.tree.unread],
     }
 
 
-def _pull_request(plan: Plan) -> list[str]:
+def _pull_request(project: Project, files: list[File], risks: list[Risk]) -> list[str]:
     """The text of the pull request that replaces a project's own copy."""
-    project, adapter = plan.project, plan.project.adapter
+    adapter = project.adapter
     if project.stage != ORIGINAL or adapter is None:
         return []
     header, body = rendered_parts(adapter.name)
     old, new = len((project.tree.content(project.copy) or b"").splitlines()), len((header.encode() + body).splitlines())
-    uses = sum(len(file.uses) for file in plan.files)
+    uses = sum(len(file.uses) for file in files)
     undefined = project.finding.undefined if project.finding else ()
-    summed = [risk for risk in plan.risks if risk.text.startswith("summed")]
-    not_fixed = [risk for risk in plan.risks if risk.rule != "which-gradient"]
+    summed = [risk for risk in risks if risk.text.startswith("summed")]
+    not_fixed = [risk for risk in risks if risk.rule != "which-gradient"]
     return [
         f"Replace {project.copy} by a maintained version of the same file",
         "Fixed:",
@@ -100,8 +89,8 @@ def _pull_request(plan: Plan) -> list[str]:
     ]
 
 
-def _show(plan: Plan) -> None:
-    project, finding, adapter = plan.project, plan.project.finding, plan.project.adapter
+def _show(project: Project, files: list[File], risks: list[Risk]) -> None:
+    finding, adapter = project.finding, project.adapter
     if project.stage == CORE_STAGE or adapter is None:
         shim_left = f"; {project.copy} is kept for others" if project.copy else ""
         echo(one_line(f"{project.repo} uses the core; nothing is left to move{shim_left}"))
@@ -113,21 +102,21 @@ def _show(plan: Plan) -> None:
         ahead = {
             VENDORED: f"{project.copy} becomes a self-contained file; call sites stay",
             PACKAGE: f"it becomes a shim for {adapter.distribution}, a new dependency; call sites stay",
-            CORE_STAGE: f"{sum(file.is_proven for file in plan.files)} of {len(plan.files)} files can move as they are",
+            CORE_STAGE: f"{sum(file.is_proven for file in files)} of {len(files)} files can move as they are",
         }
         for stage in STAGES[STAGES.index(project.stage) + 1 :]:
             echo(one_line(f"  {stage}: {ahead[stage]}"))
         table = Table("site", "kind", "now", "in the core")
-        for row in [row for file in plan.files for row in file.rows]:
+        for row in [row for file in files for row in file.rows]:
             style = "red" if row.is_by_hand else "dim" if row.core == UNCHANGED else "green"
             table.add_row(f"{row.site.path}:{row.site.line}", row.site.kind, row.site.text, Text(row.core, style))
         print_table(table)
     for title, lines in (
-        ("stays on the copy", [f"{file.source.path}: {file.stays}" for file in plan.files if file.stays]),
-        ("good to know", about(adapter) if adapter and plan.files else []),
-        ("deserves a look", [f"{risk.path}:{risk.line}: {risk.rule}: {risk.text}" for risk in plan.risks]),
+        ("stays on the copy", [f"{file.source.path}: {file.stays}" for file in files if file.stays]),
+        ("good to know", about(adapter) if adapter and files else []),
+        ("deserves a look", [f"{risk.path}:{risk.line}: {risk.rule}: {risk.text}" for risk in risks]),
         ("could not be read", [f"{one.path}: {one.why}" for one in project.tree.unread if one.may_hide_a_copy]),
-        ("for a pull request", _pull_request(plan)),
+        ("for a pull request", _pull_request(project, files, risks)),
     ):
         if lines:
             echo(f"\n{title}:", bold=True)

@@ -15,6 +15,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from ..catalog import CORE, CORE_FOLDER, Adapter, root
@@ -104,6 +105,8 @@ class File:
         self.source, self.tree, self.uses, self.adapter = source, source.tree, uses, adapter
         self.rows: list[Row] = []
         self.holders: dict[str, set[str]] = {}  # `self.` attributes with a gather: their classes
+        self._encoded = source.text.encode()  # ast counts columns in UTF-8
+        self._starts = [0, *accumulate(map(len, self._encoded.splitlines(keepends=True)))]  # of the lines in it
         self._counts, self._movable = _bindings(self.tree), _movable_names(adapter)
         self._asks = False  # whether the file comes to need `is_distributed`
         self._sizes: list[ast.Name] = []  # where sizes are read
@@ -133,27 +136,24 @@ class File:
     @property
     def result(self) -> str:
         """The file's text on the core."""
-        text, edits = self.source.text, self._edits
+        text, edits = self._encoded, self._edits
         for node in sorted(edits, key=position, reverse=True):
             start, end = self._span(node)
-            text = text[:start] + edits[node] + text[end:]
-        return text
+            text = text[:start] + edits[node].encode() + text[end:]
+        return text.decode()
 
     @property
     def _edits(self) -> dict[ast.AST, str]:
         return {row.node: row.core for row in self.rows if row.core != UNCHANGED and not row.is_by_hand}
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
-        """Where a node begins and ends in the text."""
-        lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", self.source.text)  # as ast counts them
+        """Where a node begins and ends in the encoded text."""
         row, column, last_row, last_column = position(node)
-        ends = ((row, column), (last_row, last_column))
-        start, end = (sum(map(len, lines[: at - 1])) + len(lines[at - 1].encode()[:to].decode()) for at, to in ends)
-        return start, end
+        return self._starts[row - 1] + column, self._starts[last_row - 1] + last_column
 
     def _text(self, node: ast.AST) -> str:
         start, end = self._span(node)
-        return self.source.text[start:end]
+        return self._encoded[start:end].decode(errors="replace")  # in an f-string ast may count otherwise
 
     def _row(self, node: ast.AST, kind: str, name: str, question: Callable[..., str | None], *about: object) -> None:
         try:
@@ -229,16 +229,16 @@ class File:
 
     def _edited(self, node: ast.Call, old: Sequence[ast.AST], new: str) -> str:
         """A call with an argument in the place of others, or after the last one."""
-        text, begin = self._text(node), self._span(node)[0]
+        text, (begin, end) = self._text(node), self._span(node)
         is_dense = re.search(r"\w=[^=\s]", text) or (" = " not in text and re.search(r"\(\w+=\w", self.source.text))
         new = new.replace(" = ", "=") if is_dense else new
-        if old:
-            start, stop = self._span(old[0])[0], max(self._span(one)[1] for one in old)
-            return f"{text[: start - begin]}{new}{text[stop - begin :]}"
-        ends = [self._span(one)[1] - begin for one in [*node.args, *node.keywords]]
-        at = max(ends, default=len(text) - 1)
-        at = len(text) - 1 if ")" in text[at:-1] else at  # the last argument is in parentheses
-        return f"{text[:at]}{', ' if ends else ''}{new}{text[at:]}"
+        stop = max([self._span(one)[1] for one in [*node.args, *node.keywords]], default=end - 1)
+        if b")" in self._encoded[stop : end - 1]:  # the last argument is in parentheses
+            stop = end - 1
+        start = self._span(old[0])[0] if old else stop
+        comma = ", " if not old and (node.args or node.keywords) else ""
+        edited = self._encoded[begin:start] + f"{comma}{new}".encode() + self._encoded[stop:end]
+        return edited.decode(errors="replace")
 
     def _keep(self, target: ast.expr) -> None:
         """By hand, unless a gather can be followed from here to its calls."""
@@ -248,9 +248,8 @@ class File:
         elif is_of_self(target) and isinstance(own, ast.ClassDef) and function in own.body:
             self.holders.setdefault(target.attr, set()).add(own.name)
             kept = [one for one in ast.walk(own) if is_of_self(one) and one.attr == target.attr]
-            stored = [one for one in kept if not isinstance(one.ctx, ast.Load)]
-            names = [name for one in ast.walk(own) if scope_of(self.source, one) is own for name in _bound(one)]
-            _need(len(stored) == 1 and target.attr not in names, f"`self.{target.attr}` is bound again in this class")
+            is_once = sum(not isinstance(one.ctx, ast.Load) for one in kept) == 1 and not _bindings(own)[target.attr]
+            _need(is_once, f"`self.{target.attr}` is bound again in this class")
         else:
             raise _ByHandError(_KEEP)
 
@@ -293,27 +292,21 @@ class File:
         is_loop = any(isinstance(one, ast.For | ast.AsyncFor | ast.While) for one in self.source.around(node))
         is_shared = any(isinstance(one, ast.Global | ast.Nonlocal) for one in ast.walk(function))
         reads = _reads(function, name)
-        later = [one for one in reads if position(one) > position(node)[2:]]
         is_here = isinstance(function, _Function) and all(scope_of(self.source, one) is function for one in reads)
-        return is_here and not is_loop and not is_shared and bool(later) and all(map(self._raises, later))
-
-    def _raises(self, node: ast.Name) -> bool:
-        """Whether a pair raises where a name stands, as an operand of torch's einsum or of `@`."""
-        around = self.source.parents[node]
+        later = [self.source.parents[one] for one in reads if position(one) > position(node)[2:]]
         torchs = {name for one in self.source.imports if getattr(one, "module", "") == "torch" for name in _bound(one)}
         is_einsum = "einsum" in torchs and self._counts["einsum"] == 1 and not self._counts["map"]
-        is_operand = isinstance(around, ast.BinOp) and isinstance(around.op, ast.MatMult)
-        return is_operand or (is_einsum and bool(_EINSUM.fullmatch(ast.unparse(self.source.parents[around]))))
+        others = [one for one in later if not (isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult))]
+        is_raised = all(is_einsum and _EINSUM.fullmatch(ast.unparse(self.source.parents[one])) for one in others)
+        return is_here and not is_loop and not is_shared and bool(later) and is_raised
 
     # ------------------------------------------------------------------ sizes, and what no form covers
 
     def _form(self, read: ast.Name) -> tuple[ast.AST, str]:
         """What is done with sizes, and the code for it; no code where that is not proven."""
         name = read.id
-        defined = [
-            _NONE_CHECK.fullmatch(ast.unparse(one)) for one in self.tree.body if isinstance(one, ast.FunctionDef)
-        ]
-        checks = [found[1] for found in defined if found and self._counts[found[1]] == 1]
+        functions = [ast.unparse(one) for one in self.tree.body if isinstance(one, ast.FunctionDef)]
+        checks = [found[1] for found in map(_NONE_CHECK.fullmatch, functions) if found and self._counts[found[1]] == 1]
         asks = {f"{name} is None": f"not {_ASK}", f"{name} is not None": _ASK}
         asks |= {f"{check}({name})": _ASK for check in checks}
         forms = {f"{name}.tolist()": f"list({name})", f"{name}.sum().item()": f"sum({name})"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..catalog import Adapter
-from ..repo.uses import Use
+from ..repo.uses import Use, position
 
 _COLLECTIVES = frozenset({"all_gather_variable_dim", "all_gather_same_dim", "gather_sizes"})
 _LOCAL = re.compile(r"(^|_)(mask|label|target)s?(_|$)", re.IGNORECASE)
@@ -22,12 +22,13 @@ _RANDOM = re.compile(
     r"(^|\.)(random|rand|randn|randint|randrange|bernoulli|uniform|choice|multinomial|coin_flip|prob_mask_like)$"
     r"|(^|\.)random\."
 )
-_IN_CORE = re.compile(r"\bgrad\s*=\s*['\"]local['\"]")
+_IN_CORE = re.compile(rb"\bgrad\s*=\s*['\"]local['\"]")
 _ABOUT_GRADIENT = (
     "local gradient: rows get only their own rank's gradient, where a loss over gathered rows under DDP needs the sum. "
     "To have it, write {}; and if the loss is multiplied by world_size to make up for it, drop that factor"
 )
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Joins = ast.BinOp | ast.Subscript | ast.Call | ast.Compare  # where values meet
 
 
 class Risk(NamedTuple):
@@ -54,9 +55,9 @@ def find_risks(uses: list[Use], adapter: Adapter, is_original: bool) -> list[Ris
     return sorted({Risk(use.source.path, line, rule, text) for use, line, rule, text in found if text})
 
 
-def in_core(path: str, text: str) -> list[Risk]:
+def in_core(path: str, content: bytes) -> list[Risk]:
     """Local gradients in a file that is on the core already."""
-    lines = [text.count("\n", 0, hit.start()) + 1 for hit in _IN_CORE.finditer(text)]
+    lines = [content.count(b"\n", 0, hit.start()) + 1 for hit in _IN_CORE.finditer(content)]
     return [Risk(path, line, "which-gradient", _ABOUT_GRADIENT.format("grad='sum' here")) for line in lines]
 
 
@@ -152,26 +153,24 @@ def _local_on_gathered(use: Use, calls: set[ast.AST]) -> Iterator[tuple[int, str
     names = [one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)]
     kinds = {name: "count" if _SIZE.search(name) else "local" for name in names}  # see `_kind`
     told: set[str] = set()
-    for statement in _statements(function.body):
-        inside = (
-            one for child in ast.iter_child_nodes(statement) if isinstance(child, ast.expr) for one in ast.walk(child)
-        )
-        for node in (one for one in inside if isinstance(one, ast.BinOp | ast.Subscript | ast.Call | ast.Compare)):
-            if _is_offset(node, kinds):
-                yield node.lineno, "rank * batch_size is a rank's first row only if all have as many: sum(sizes[:rank])"
-            for name in sorted(_meeting(node, kinds) - told) if node not in calls else ():
-                told.add(name)  # once is enough
-                text = (
-                    f"{name} has this rank's rows and meets those of all ranks here: take own rows, or gather it "
-                    "too, where a padded dim must have one length on every rank, or reduce before the gather"
-                )
-                yield node.lineno, text
-        if isinstance(statement, ast.Assign):
-            kind = _kind(statement.value, kinds, calls)
-            for target in statement.targets:
+    nodes = [one for one in ast.walk(function) if isinstance(one, ast.Assign | _Joins)]
+    for node in sorted(nodes, key=lambda one: (position(one)[2:], isinstance(one, ast.Assign))):  # as they are run
+        if isinstance(node, ast.Assign):
+            kind = _kind(node.value, kinds, calls)
+            for target in node.targets:
                 kinds |= dict.fromkeys(_names(target), kind)
-                if isinstance(target, ast.Tuple) and statement.value in calls:
+                if isinstance(target, ast.Tuple) and node.value in calls:
                     kinds |= dict.fromkeys(_names(ast.Tuple(target.elts[1:])), "sizes")
+            continue
+        if _is_offset(node, kinds):
+            yield node.lineno, "rank * batch_size is a rank's first row only if all have as many: sum(sizes[:rank])"
+        for name in sorted(_meeting(node, kinds) - told) if node not in calls else ():
+            told.add(name)  # once is enough
+            text = (
+                f"{name} has this rank's rows and meets those of all ranks here: take own rows, or gather it "
+                "too, where a padded dim must have one length on every rank, or reduce before the gather"
+            )
+            yield node.lineno, text
 
 
 def _kind(node: ast.expr, kinds: dict[str, str], calls: set[ast.AST]) -> str:
@@ -208,13 +207,3 @@ def _is_offset(node: ast.expr, kinds: dict[str, str]) -> bool:
     left, right = ast.unparse(node.left), ast.unparse(node.right)
     pairs = ((left, right), (right, left))
     return any(_RANK.search(one) and (kinds.get(other) == "count" or _SIZE.search(other)) for one, other in pairs)
-
-
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements in order, with those inside of ifs and loops, and without those of nested definitions."""
-    for statement in body:
-        yield statement
-        if not isinstance(statement, _Function | ast.ClassDef):
-            for name in ("body", "handlers", "orelse", "finalbody", "cases"):
-                for inner in getattr(statement, name, ()):
-                    yield from _statements([inner] if isinstance(inner, ast.stmt) else inner.body)

@@ -8,7 +8,7 @@ core      call sites that use the core itself; the shim stays for others, unless
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from ..repo.tree import Tree
 from ..repo.uses import find_uses
 from ..scan.survey import Finding, find_copy
 from ..vendor.content import afresh, refuse_edits, refuse_missing_names
-from ..vendor.state import State, Vendored, find, inspect, is_kept, places
+from ..vendor.state import Vendored, find, inspect, is_kept, places
 from .proof import BY_HAND
 from .to_core import look_at_files, mentions, moved, texts_of
 
@@ -39,23 +39,30 @@ _ON_NO_INDEX = (
 _IMPORTS_CORE = re.compile(rb"^\s*(?:from|import)\s+shared_distributed\b", re.MULTILINE)
 
 
+class NotMovableError(RefusalError):
+    """A project that cannot be moved on: its state in a few words, and the message says what to do."""
+
+    def __init__(self, state: str, advice: str, stage: str = "", adapter: str = "") -> None:
+        super().__init__(advice)
+        self.state, self.stage, self.adapter = state, stage, adapter
+
+
 @dataclass(frozen=True)
 class Project:
-    """One repo."""
+    """One repo that can be moved on, or is on the core."""
 
     repo: Path
     tree: Tree
-    stage: str = ""  # "" where it cannot be told
-    copy: str = ""  # the file that the migration is about, with forward slashes
-    adapter: Adapter | None = None
+    stage: str
+    copy: str = ""  # the file that the migration is about, with forward slashes; on the core there may be none
+    adapter: Adapter | None = None  # None where the header of a vendored file cannot be read, or there is no copy
     finding: Finding | None = None  # what a scan says of the copy, while it is the project's own
-    obstacle: str = ""  # why it cannot be moved on as it is
-    advice: str = ""  # what to do about that
 
     def ready(self) -> Adapter:
-        """The adapter. RefusalError where the project cannot be moved on."""
-        if self.obstacle or self.adapter is None:
-            raise RefusalError(self.advice)
+        """The adapter. RefusalError where it is not known."""
+        if self.adapter is None:
+            msg = f"{self.copy}: {self.inspected().meaning}"
+            raise RefusalError(msg)
         return self.adapter
 
     def inspected(self) -> Vendored:
@@ -67,68 +74,52 @@ def look_at(repo: Path, path: str | None = None) -> Project:
     """Read a project's stage off its files. Reads only. path: the copy, where there are several."""
     path = None if path is None else checked(repo, path).relative_to(repo).as_posix()
     tree = Tree(repo, Checkout.around(repo))
-    project = Project(repo, tree)
-    ours = [seen for seen in find(repo, tree) if seen.state is not State.ORIGINAL and path in (None, seen.path)]
+    ours = {seen.path: seen for seen in find(repo, tree) if seen.state != "original" and path in (None, seen.path)}
     if ours:
-        return _only([_with_ours(project, seen) for seen in ours])
+        seen = ours[_only(ours)]
+        project = Project(repo, tree, PACKAGE if seen.state == "shim" else VENDORED, seen.path, seen.adapter)
+        on_core, left = files_on_core(project)
+        return replace(project, stage=CORE_STAGE) if on_core and not left else project
     files = [file for file in tree.files if (is_kept(file) if path is None else file == path)]
     findings = {one.path: one for one in (find_copy(tree, file) for file in files) if one and one.kind != "vendored"}
-    copies = [(one.path, one.adapter) for one in findings.values() if one.adapter and one.kind in ("exact", "edited")]
-    copies = copies or [  # where an adapter's project keeps it, however it is written
-        (place, adapter.name)
+    copies = {one.path: one.adapter for one in findings.values() if one.adapter and one.kind in ("exact", "edited")}
+    copies = copies or {  # where an adapter's project keeps it, however it is written
+        place: adapter.name
         for adapter in ADAPTERS.values()
         for place in places(repo, adapter)
         if place in files and b"AllGather" in (tree.content(place) or b"")
-    ]
+    }
     if copies:
-        original = replace(project, stage=ORIGINAL)
-        return _only(
-            [
-                replace(original, copy=copy, adapter=adapter_named(name), finding=findings.get(copy))
-                for copy, name in copies
-            ]
-        )
+        copy = _only(copies)
+        return Project(repo, tree, ORIGINAL, copy, adapter_named(copies[copy]), findings.get(copy))
     if not findings and path is None and importing_core(tree):
-        return replace(project, stage=CORE_STAGE)
-    return _without_a_copy(project, list(findings.values()), f"{path} in {repo}" if path else str(repo))
+        return Project(repo, tree, CORE_STAGE)
+    raise _without_a_copy(list(findings.values()), f"{path} in {repo}" if path else str(repo))
 
 
-def _only(found: list[Project]) -> Project:
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(sorted(one.copy for one in found))
-    advice = f"several copies: {names}; say which with --path"
-    return Project(found[0].repo, found[0].tree, obstacle="several copies", advice=advice)
+def _only(found: Collection[str]) -> str:
+    if len(found) > 1:
+        raise NotMovableError("several copies", f"several copies: {', '.join(sorted(found))}; say which with --path")
+    return next(iter(found))
 
 
-def _with_ours(project: Project, seen: Vendored) -> Project:
-    here = replace(project, stage=VENDORED, copy=seen.path, adapter=seen.adapter)
-    if seen.adapter is None:
-        return replace(here, obstacle="unknown adapter", advice=f"{seen.path}: {seen.meaning}")
-    if seen.state is not State.SHIM:
-        return here
-    on_core, left = files_on_core(here)
-    return replace(here, stage=CORE_STAGE if on_core and not left else PACKAGE)
-
-
-def _without_a_copy(project: Project, findings: list[Finding], where: str) -> Project:
+def _without_a_copy(findings: list[Finding], where: str) -> NotMovableError:
     if not findings:
-        return replace(project, obstacle=NO_COPY, advice=f"no copy found: {where}; `adapters scan` looks anywhere")
+        return NotMovableError(NO_COPY, f"no copy found: {where}; `adapters scan` looks anywhere")
     one = findings[0]
-    here = replace(project, stage=ORIGINAL, copy=one.path, finding=one)
     lines = ", ".join(f"{part.name} (lines {part.line} to {part.end})" for part in one.definitions)
     if one.adapter:
         advice = (
             f"{one.path} holds a copy inside a larger file: {lines}. Move these definitions into a file of "
             "their own, say distributed.py beside it, import them from there, commit, and run this again"
         )
-        return replace(here, adapter=adapter_named(one.adapter), obstacle="a copy in a larger file", advice=advice)
+        return NotMovableError("a copy in a larger file", advice, ORIGINAL, one.adapter)
     advice = (
         f"{one.path} gathers in a way of its own ({lines}), which no adapter covers. Use `all_gather` of "
         f"{CORE_DISTRIBUTION} in its place; or, in a checkout of this project, `adapters new NAME --like ADAPTER "
         f"--replaces {one.path} --original {one.path}` begins an adapter for it"
     )
-    return replace(here, obstacle="its own way to gather", advice=advice)
+    return NotMovableError("its own way to gather", advice, ORIGINAL)
 
 
 def importing_core(tree: Tree) -> set[str]:
@@ -137,7 +128,9 @@ def importing_core(tree: Tree) -> set[str]:
 
 
 def files_on_core(project: Project) -> tuple[int, int]:
-    """How many files import the core, and how many the copy."""
+    """How many files import the core, and how many the copy: 0 and 0 before the shim is there."""
+    if project.stage != PACKAGE:
+        return 0, 0
     uses = find_uses(project.tree, project.copy, [*project.ready().api])
     left = {use.source.path for use in uses if is_kept(use.source.path)}
     return len(importing_core(project.tree) - left), len(left)
@@ -146,21 +139,14 @@ def files_on_core(project: Project) -> tuple[int, int]:
 # ------------------------------------------------------------------ the change to a stage
 
 
-@dataclass
-class Step:
-    """What a stage changes."""
-
-    changes: list[Change]
-    message: str  # for the commit
-    to_do: list[str]  # what is left to a person, line by line
+# the files, the message of the commit, and what is left to a person, line by line
+Step = tuple[list[Change], str, list[str]]
 
 
-def step_to(
-    project: Project, stage: str, requirements: Sequence[str], *, accept_edits: bool, remove_module: bool = False
-) -> Step:
+def step_to(project: Project, stage: str, requirements: Sequence[str], accept_edits: bool, remove_module: bool) -> Step:
     """The change to a later stage. RefusalError with what to do where it cannot be made."""
-    here, there = STAGES.index(project.stage or ORIGINAL), STAGES.index(stage)
-    if project.stage and there <= here and not (remove_module and project.copy):
+    here, there = STAGES.index(project.stage), STAGES.index(stage)
+    if there <= here and not (remove_module and project.copy):
         beyond = "" if there == here else f", beyond {stage}; `git revert` of the commit that moved it goes back"
         msg = f"{project.repo} is at {project.stage} already{beyond}"
         raise RefusalError(msg)
@@ -168,43 +154,42 @@ def step_to(
         raise RefusalError("--requirement says where packages come from: it belongs to --to package and --to core")
     if remove_module and stage != CORE_STAGE:
         raise RefusalError("--remove-module belongs to --to core")
-    adapter = project.ready()
-    seen = project.inspected()
+    adapter, seen = project.ready(), project.inspected()
     refuse_missing_names(project.tree, seen.path, adapter)
     if stage == VENDORED:
-        change = afresh(seen, adapter, accept_edits=accept_edits)
-        return Step([change], f"{seen.path} vendored from shared-distributed", [])
+        return [afresh(seen, adapter, accept_edits=accept_edits)], f"{seen.path} vendored from shared-distributed", []
     refuse_edits(seen, adapter, accept_edits=accept_edits)
-    step = Step([], f"{seen.path} replaced by {adapter.distribution}", [])
-    if stage == CORE_STAGE:
-        step = _to_core(project, adapter, seen if remove_module else None)
-    needed = [] if remove_module else [adapter.distribution]
-    if not remove_module and seen.state is not State.SHIM:
-        step.changes.insert(0, Change(seen.path, seen.raw, like(shim(adapter).encode(), seen.raw)))
-    _require(project.repo, step, [*needed, *([CORE_DISTRIBUTION] if stage == CORE_STAGE else [])], requirements)
-    return step
+    step: Step = ([], f"{seen.path} replaced by {adapter.distribution}", [])
+    changes, message, to_do = _to_core(project, adapter, seen, remove_module) if stage == CORE_STAGE else step
+    needed = [CORE_DISTRIBUTION] if stage == CORE_STAGE else []
+    if not remove_module:
+        needed.insert(0, adapter.distribution)
+        if seen.state != "shim":
+            changes.insert(0, Change(seen.path, seen.raw, like(shim(adapter).encode(), seen.raw)))
+    listed, left = _listed(project.repo, needed, requirements)
+    return [*changes, *listed], message, [*to_do, *left]
 
 
-def _require(repo: Path, step: Step, needed: Sequence[str], requirements: Sequence[str]) -> None:
-    """List what a step needs among the dependencies, or leave that to a person."""
+def _listed(repo: Path, needed: Sequence[str], requirements: Sequence[str]) -> tuple[list[Change], list[str]]:
+    """What is needed among the dependencies, as a change; and what is left to a person."""
     given = {name_in(one): one for one in requirements}
     every = {name: f"{name}>={version()}" for name in needed} | given
     wanted = [one for name, one in every.items() if not is_listed(repo, name)]
     change = added(repo, wanted) if wanted else None
-    if change is not None:
-        step.changes.append(change)
-    elif wanted:
-        step.to_do += ["add by hand, where this project lists its dependencies:", *(f"  {one}" for one in wanted)]
+    left = []
+    if wanted and change is None:
+        left = ["add by hand, where this project lists its dependencies:", *(f"  {one}" for one in wanted)]
     if any("@" in one for one in wanted):
-        step.to_do.append("PyPI refuses a package whose dependencies have a direct reference (`NAME @ URL`)")
-    step.to_do += [_ON_NO_INDEX.format(name) for name in needed if name not in given and not is_released()]
+        left.append("PyPI refuses a package whose dependencies have a direct reference (`NAME @ URL`)")
+    left += [_ON_NO_INDEX.format(name) for name in needed if name not in given and not is_released()]
+    return [change] if change else [], left
 
 
-def _to_core(project: Project, adapter: Adapter, removed: Vendored | None) -> Step:
+def _to_core(project: Project, adapter: Adapter, seen: Vendored, remove_module: bool) -> Step:
     """Every file that is proven, the old module's removal if asked for, and what is left to a person."""
     tree = project.tree
     uses = find_uses(tree, project.copy, [*adapter.api])
-    absent = [path for path in tree.absent if removed or path in {use.source.path for use in uses}]
+    absent = [path for path in tree.absent if remove_module or path in {use.source.path for use in uses}]
     if absent:
         names = ", ".join(absent[:5])
         msg = f"a sparse checkout leaves out {names}; `git sparse-checkout disable` brings back what has to be seen"
@@ -216,16 +201,16 @@ def _to_core(project: Project, adapter: Adapter, removed: Vendored | None) -> St
     left = [f"{file.source.path} stays: {file.stays}" for file in files if file.stays]
     for row in [row for file in files for row in file.rows if row.is_by_hand]:
         left += [f"{row.site.path}:{row.site.line}: {row.site.text}", f"    {row.core.removeprefix(BY_HAND)}"]
-    if removed is not None:
+    if remove_module:
         new = {one.path: one.new.decode(errors="replace") for one in changes}
         found = list(mentions(((path, new.get(path, text)) for path, text in texts_of(tree)), project.copy))
         kept = [*left, *(line for line, is_python in found if is_python)]
         if kept:
             raise RefusalError(f"{project.copy} stays, because something refers to it:", *(f"  {one}" for one in kept))
         left = [f"mentioned in {line}" for line, _ in found]
-        changes.append(Change(project.copy, removed.raw, b"", is_removed=True))
+        changes.append(Change(project.copy, seen.raw, b"", is_removed=True))
     elif not changes:
         first = "no file can move as it is. Change these places by hand, commit, and run this again:"
         raise RefusalError(first, *(f"  {one}" for one in left))
     to_do = ["left to a person:", *(f"  {line}" for line in left)] if left else []
-    return Step(changes, f"{len(proven)} of {len(files)} files moved to {CORE}", to_do)
+    return changes, f"{len(proven)} of {len(files)} files moved to {CORE}", to_do

@@ -3,8 +3,8 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from rich.table import Table
@@ -13,15 +13,13 @@ from rich.text import Text
 from ..errors import RefusalError, ToolError
 from ..repo.files import read, repo_root, write_atomically
 from ..terminal import as_html, print_table
-from ..vendor.state import State
-from .stages import CORE_STAGE, NO_COPY, ORIGINAL, PACKAGE, STAGES, VENDORED, Project, files_on_core, look_at
+from ..vendor.state import GOOD
+from .stages import CORE_STAGE, NO_COPY, ORIGINAL, STAGES, NotMovableError, Project, files_on_core, look_at
 
-GOOD, FINDING, COULD_NOT = 0, 1, 2  # exit codes; the highest counts
-_COLOURS = {GOOD: "green", FINDING: "yellow", COULD_NOT: "red"}
+_COLOURS = ("green", "yellow", "red")
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """What is said about one project."""
 
     project: str
@@ -29,7 +27,7 @@ class Line:
     stage: str
     state: str
     note: str
-    exit_code: int
+    exit_code: int  # 0 good, 1 something is to be done, 2 it could not be read; the highest counts
 
 
 @click.command("status")
@@ -47,7 +45,7 @@ def command(ctx: click.Context, repos: tuple[Path, ...], page: Path | None, as_j
     if page is not None:
         _write_page(page, _table(lines))
     if as_json:
-        click.echo(json.dumps({"projects": [asdict(line) for line in lines], "exit_code": exit_code}, indent=2))
+        click.echo(json.dumps({"projects": [line._asdict() for line in lines], "exit_code": exit_code}, indent=2))
     else:
         print_table(_table(lines))
     ctx.exit(exit_code)
@@ -72,27 +70,27 @@ def status_of(repo: Path) -> Line:
     """One project: state, next step, severity. What cannot be read is part of the answer."""
     try:
         project = look_at(repo)
-        told = _told(project)
+        return Line(repo.name, project.adapter.name if project.adapter else "", project.stage, *_told(project))
+    except NotMovableError as error:
+        return Line(repo.name, error.adapter, error.stage, error.state, str(error), int(error.state != NO_COPY))
     except ToolError as error:
-        return Line(repo.name, "", "", "cannot be read", str(error), COULD_NOT)
-    return Line(repo.name, project.adapter.name if project.adapter else "", project.stage, *told)
+        return Line(repo.name, "", "", "cannot be read", str(error), 2)
 
 
 def _told(project: Project) -> tuple[str, str, int]:
-    if project.obstacle and project.stage != VENDORED:
-        return project.obstacle, project.advice, GOOD if project.obstacle == NO_COPY else FINDING
+    """State, next step, severity."""
     if project.stage == CORE_STAGE:
-        return State.CURRENT.label, "", GOOD
+        return "current", "", 0
     following = f"next: `adapters migrate REPO --to {STAGES[STAGES.index(project.stage) + 1]}`"
     if project.stage == ORIGINAL:
         finding = project.finding
         is_exact = finding is not None and finding.kind == "exact"
         like = f", {finding.similarity} % like the original" if finding and finding.similarity else ""
-        return "original" if is_exact else f"original, edited{like}", following, FINDING
-    on_core, left = files_on_core(project) if project.stage == PACKAGE else (0, 0)
+        return "original" if is_exact else f"original, edited{like}", following, 1
+    on_core, left = files_on_core(project)
     if on_core:
-        following = (
-            f"{on_core} of {on_core + left} files are on the core; `adapters plan REPO` says what the others need"
-        )
+        every = on_core + left
+        following = f"{on_core} of {every} files are on the core; `adapters plan REPO` says what the others need"
     seen = project.inspected()
-    return seen.state.label, following if seen.state.is_good else seen.meaning, int(not seen.state.is_good)
+    is_good = seen.state in GOOD
+    return seen.state, following if is_good else seen.meaning, int(not is_good)

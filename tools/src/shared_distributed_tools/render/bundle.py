@@ -10,13 +10,13 @@ import ast
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from ..catalog import CORE
-from ..errors import RenderError
+from ..errors import ToolError
 from .verify import verify
 
 HEART = ("_errors", "_world", "_move", "_agree", "_differentiate", "adapters")  # each above those that build on it
@@ -41,31 +41,35 @@ class _Statement:
 @lru_cache(maxsize=16)  # several files of one repo are checked in a run
 def bundle(core: tuple[tuple[str, str], ...], adapter: str, licence: str, distribution: str) -> str:
     """The body of the vendored file, from the sources of the core's modules and of the adapter."""
-    texts = {**{name: dict(core)[name] for name in HEART}, "adapter": adapter}
-    modules = {name: _statements(text) for name, text in texts.items()}
-    imports = {bound: line for text in texts.values() for bound, line in _imports(text)}
+    texts = [*(dict(core)[name] for name in HEART), adapter]
+    modules = [_statements(text) for text in texts]
+    imports = {bound: (module, name) for text in texts for bound, module, name in _imports(text)}
     homes: dict[str, _Statement] = {}
-    for statement in [statement for statements in modules.values() for statement in statements]:
+    for statement in chain(*modules):
         twice = statement.binds & homes.keys()
         if twice:
             msg = f"{', '.join(sorted(twice))} would be defined twice in the vendored file"
-            raise RenderError(msg)
+            raise ToolError(msg)
         homes.update(dict.fromkeys(statement.binds, statement))
+    taken = [bound for bound, (module, _) in imports.items() if module.partition(".")[0] == CORE]
+    unknown = [name for name in taken if name not in homes]
+    if unknown:
+        msg = f"the adapter imports {', '.join(unknown)}, which no module of a vendored file defines"
+        raise ToolError(msg)
 
-    kept = {*modules["adapter"], *(homes[name] for name in _taken_from_core(adapter, homes))}
-    todo = list(kept)
+    kept: set[_Statement] = set()
+    todo = [*modules[-1], *(homes[name] for name in taken)]
     while todo:
-        reached = {homes[name] for name in todo.pop().names if name in homes} - kept
-        kept |= reached
-        todo += reached
+        statement = todo.pop()
+        if statement not in kept:
+            kept.add(statement)
+            todo += [homes[name] for name in statement.names if name in homes]
 
-    needed = {imports[name] for statement in kept for name in statement.names if name in imports}
-    sections = [_INTRODUCTION.format(distribution=distribution), _import_block(needed)]
-    for statements in modules.values():
-        parts = [statement for statement in statements if statement in kept]
-        if parts:
-            sections.append(_joined(parts))
-    text = "\n\n".join(sections[:2]) + "\n\n\n" + "\n\n\n".join([*sections[2:], _as_comment(licence)]) + "\n"
+    needed = {imports[name] for one in kept for name in one.names if name in imports and name not in homes}
+    parts = [[one for one in statements if one in kept] for statements in modules]
+    sections = [*(_joined(part) for part in parts if part), _as_comment(licence)]
+    top = f"{_INTRODUCTION.format(distribution=distribution)}\n\n{_import_block(needed)}"
+    text = "\n\n\n".join([top, *sections]) + "\n"
     verify(text)
     return text
 
@@ -87,34 +91,19 @@ def _statements(text: str) -> list[_Statement]:
     return found
 
 
-def _taken_from_core(adapter: str, homes: Mapping[str, _Statement]) -> list[str]:
-    """The names that an adapter imports from the core; RenderError where the heart has none of that name."""
-    nodes = [node for node in ast.parse(adapter).body if isinstance(node, ast.ImportFrom)]
-    names = [a.name for node in nodes if _is_core(node) for a in node.names]
-    unknown = [name for name in names if name not in homes]
-    if unknown:
-        msg = f"the adapter imports {', '.join(unknown)}, which no module of a vendored file defines"
-        raise RenderError(msg)
-    return names
-
-
-def _is_core(node: ast.ImportFrom) -> bool:
-    return (node.module or "").partition(".")[0] == CORE
-
-
 def _bound(node: ast.stmt) -> frozenset[str]:
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return frozenset({node.name})
     return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
-def _imports(text: str) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Names that come from outside: the name, and the module and what of it, or `module as name` and nothing."""
+def _imports(text: str) -> Iterator[tuple[str, str, str]]:
+    """Names that come from other packages: the name, and the module and what of it, or `module as name` and nothing."""
     for node in ast.parse(text).body:
         if isinstance(node, ast.Import):
-            yield from ((a.asname or a.name.partition(".")[0], (ast.unparse(a), "")) for a in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level and not _is_core(node):
-            yield from ((a.asname or a.name, (node.module, ast.unparse(a))) for a in node.names)
+            yield from ((a.asname or a.name.partition(".")[0], ast.unparse(a), "") for a in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((a.asname or a.name, node.module, ast.unparse(a)) for a in node.names)
 
 
 def _import_block(needed: set[tuple[str, str]]) -> str:

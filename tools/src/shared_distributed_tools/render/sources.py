@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 from ..catalog import CORE, CORE_FOLDER, Adapter, root
-from ..errors import RenderError
 from ..repo.git import revision_of
 
 
@@ -22,11 +21,8 @@ def version() -> str:
     """The version of this release: all distributions have the same."""
     # every project here gives it so, on a line of its own; the standard library reads TOML from Python 3.11 on only
     manifest = (root() / CORE_FOLDER / "pyproject.toml").read_text(encoding="utf-8")
-    found = re.search(r'^version = "([^"]+)"$', manifest, re.MULTILINE)
-    if found is None:
-        msg = f"{CORE_FOLDER}/pyproject.toml gives no version"
-        raise RenderError(msg)
-    return found[1]
+    (found,) = re.findall(r'^version = "([^"]+)"$', manifest, re.MULTILINE)
+    return str(found)
 
 
 def revision() -> str:

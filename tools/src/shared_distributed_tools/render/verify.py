@@ -7,18 +7,18 @@ import symtable
 import sys
 from collections.abc import Iterator
 
-from ..errors import RenderError
+from ..errors import ToolError
 
 ALLOWED = frozenset({"torch", "einops"})
 _MODULE_NAMES = frozenset({"__name__", "__file__", "__doc__"})
 
 
 def verify(text: str) -> None:
-    """RenderError for an undefined name, or an import that may be missing."""
+    """ToolError for an undefined name, or an import that may be missing."""
     missing = undefined_names(text)
     if missing:
         msg = f"the rendered file would use undefined names: {', '.join(sorted(missing))}"
-        raise RenderError(msg)
+        raise ToolError(msg)
     for node in ast.walk(ast.parse(text)):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -26,7 +26,7 @@ def verify(text: str) -> None:
         unknown = [one for one in modules if one.partition(".")[0] not in ALLOWED | sys.stdlib_module_names]
         if unknown:
             msg = f"the rendered file would import {unknown[0]}; allowed are torch, einops and the standard library"
-            raise RenderError(msg)
+            raise ToolError(msg)
 
 
 def undefined_names(text: str) -> set[str]:

@@ -3,6 +3,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.table import Table
@@ -14,7 +15,7 @@ from ..repo.dependencies import is_listed
 from ..repo.files import repo_root
 from ..repo.tree import Tree
 from ..terminal import print_table
-from .state import State, Vendored, find, is_kept
+from .state import GOOD, Vendored, find, is_kept
 
 
 @click.command("check")
@@ -28,17 +29,16 @@ def command(ctx: click.Context, repos: tuple[Path, ...], accept_edits: bool, as_
     Exit code 0 if every file is current or a shim, or the project is on the core; 1 if not; 2 if nothing is there,
     or a file that could be one of ours cannot be read.
     """
-    seen = [file for repo in repos or (Path(),) for file in _checked(repo_root(repo))]
-    good = {State.CURRENT, State.SHIM} | ({State.EDITED} if accept_edits else set())
-    exit_code = int(any(file.state not in good for file in seen))
+    files = [_as_json(file) for repo in repos or (Path(),) for file in _checked(repo_root(repo))]
+    good = GOOD | ({"edited"} if accept_edits else set())
+    exit_code = int(any(file["state"] not in good for file in files))
     if as_json:
-        click.echo(json.dumps({"files": [_as_json(file) for file in seen], "exit_code": exit_code}, indent=2))
+        click.echo(json.dumps({"files": files, "exit_code": exit_code}, indent=2))
     else:
         table = Table("file", "adapter", "version", "state", "meaning")
-        for file in seen:
-            facts = (file.header.adapter, file.header.version) if file.header else ("", "")
-            state = Text(file.state.label, "green" if file.state in good else "red")
-            table.add_row(file.path, *facts, state, file.meaning)
+        for file in files:
+            state = Text(file["state"], "green" if file["state"] in good else "red")
+            table.add_row(file["path"], file["adapter"] or "", file["version"] or "", state, file["meaning"])
         print_table(table)
     ctx.exit(exit_code)
 
@@ -50,13 +50,13 @@ def _checked(repo: Path) -> list[Vendored]:
     if unread:
         raise RefusalError(f"{repo}: not everything can be read:", *unread)
     if not found and is_listed(repo, CORE_DISTRIBUTION):
-        return [Vendored(repo, "(no file)", State.CURRENT, note=f"the project uses {CORE_DISTRIBUTION} itself")]
+        return [Vendored(repo, "(no file)", "current", f"the project uses {CORE_DISTRIBUTION} itself")]
     if not found:
         msg = f"{repo}: nothing is vendored here; `adapters vendor NAME REPO` adds a file, `adapters scan` finds copies"
         raise RefusalError(msg)
     return found
 
 
-def _as_json(file: Vendored) -> dict[str, str | None]:
+def _as_json(file: Vendored) -> dict[str, Any]:
     facts = {name: getattr(file.header, name, None) for name in ("adapter", "version", "revision")}
-    return {"repo": str(file.repo), "path": file.path, **facts, "state": file.state.label, "meaning": file.meaning}
+    return {"repo": str(file.repo), "path": file.path, **facts, "state": file.state, "meaning": file.meaning}

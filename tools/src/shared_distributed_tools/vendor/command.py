@@ -13,7 +13,7 @@ from ..repo.git import Checkout
 from ..repo.tree import Tree
 from ..terminal import echo, one_line
 from .content import afresh, refuse_missing_names
-from .state import State, inspect, locate
+from .state import inspect, locate
 
 
 @click.command("vendor")
@@ -27,10 +27,10 @@ def command(name: str, repo: Path, path: str | None, accept_edits: bool, write: 
     root, adapter = repo_root(repo), adapter_named(name)
     seen = inspect(root, locate(root, adapter, path))
     is_this = seen.header is not None and seen.header.adapter == name
-    if is_this and seen.state is State.CURRENT:
+    if is_this and seen.state == "current":
         echo(one_line(f"{seen.path}: already current"), err=True)
         return
-    if is_this and not accept_edits and seen.state is not State.CONFLICT:
+    if is_this and not accept_edits and seen.state != "conflict":
         msg = f"{seen.path} is vendored already: {seen.meaning}. Use `adapters update {repo}`, or --accept-edits"
         raise RefusalError(msg)
     refuse_missing_names(Tree(root, Checkout.around(root)), seen.path, adapter)

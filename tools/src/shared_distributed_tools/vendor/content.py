@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What a file in a repo becomes: the rendered file afresh, or this release merged with the edits made there."""
 
-from pathlib import Path
-
 from ..catalog import Adapter
 from ..errors import RefusalError
 from ..render import rendered_parts
@@ -15,7 +13,7 @@ from ..repo.git import merge
 from ..repo.tree import Tree
 from ..repo.uses import find_uses
 from ..scan.survey import find_copy
-from .state import State, Vendored
+from .state import Vendored
 
 
 def afresh(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> Change:
@@ -30,33 +28,35 @@ def refuse_edits(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> Non
 
     What a later release rendered is never made older, edits accepted or not.
     """
-    if seen.state is State.NEWER:
-        msg = f"{seen.path}: {seen.meaning}"
-        raise RefusalError(msg)
-    if accept_edits:
+    theirs = seen.header.adapter if seen.header else adapter.name
+    if seen.state == "newer":
+        why = [f"{seen.path}: {seen.meaning}"]
+    elif accept_edits:
         return
-    if seen.header is not None and seen.header.adapter != adapter.name:
-        msg = f"{seen.path} is the adapter {seen.header.adapter}; --accept-edits makes it {adapter.name}"
-        raise RefusalError(msg)
-    if seen.state.has_edits:
-        msg = f"{seen.path}: {seen.meaning}. --accept-edits goes on without the edits; git keeps them in its history"
-        raise RefusalError(msg)
-    if seen.state is State.ORIGINAL and seen.raw is not None:
-        _refuse_edited_copy(seen.repo / seen.path, seen.path, adapter)
+    elif theirs != adapter.name:
+        why = [f"{seen.path} is the adapter {theirs}; --accept-edits makes it {adapter.name}"]
+    elif seen.state in ("edited", "both", "conflict"):
+        why = [f"{seen.path}: {seen.meaning}. --accept-edits goes on without the edits; git keeps them in its history"]
+    else:
+        why = _edits_of_copy(seen, adapter) if seen.state == "original" and seen.raw is not None else []
+    if why:
+        raise RefusalError(*why)
 
 
-def _refuse_edited_copy(file: Path, path: str, adapter: Adapter) -> None:
+def _edits_of_copy(seen: Vendored, adapter: Adapter) -> list[str]:
+    """What a project's own copy has that the original has not, line by line."""
+    file = seen.repo / seen.path
     finding = find_copy(Tree(file), file.name)
-    if finding is not None and finding.kind == "exact" and finding.adapter == adapter.name:
-        return
     lines = [f"nothing in it is known as the original of {adapter.name}"]
     if finding is not None and finding.adapter == adapter.name:
+        if finding.kind == "exact":
+            return []
         lines = [f"{one.name}: {one.how}" + (f": {one.detail}" if one.detail else "") for one in finding.differences]
-    raise RefusalError(
-        f"{path} is not the original that {adapter.name} replaces:",
+    return [
+        f"{seen.path} is not the original that {adapter.name} replaces:",
         *(f"  {line}" for line in lines),
         f"`adapters parity {file} --adapter {adapter.name}` shows what behaves differently; --accept-edits goes on",
-    )
+    ]
 
 
 def refuse_missing_names(tree: Tree, path: str, adapter: Adapter) -> None:
@@ -76,17 +76,16 @@ def refuse_missing_names(tree: Tree, path: str, adapter: Adapter) -> None:
 
 def updated(seen: Vendored) -> tuple[Change, str]:
     """A vendored file as this release has it, with the edits that were made to it; and what a merge leaves to do."""
-    if seen.state in (State.NEWER, State.CONFLICT) or seen.header is None:
+    if seen.state in ("newer", "conflict") or seen.header is None:
         msg = f"{seen.path}: {seen.meaning}"
         raise RefusalError(msg)
     header, body = rendered_parts(seen.header.adapter)
     text, to_do = header.encode() + body, ""
-    if seen.state is State.BOTH:
+    if seen.state == "both":
         merged, is_conflict = merge(seen.body, _base(seen, body), body)
         text = header.encode() + merged
         to_do = "conflict; resolve the markers before you commit" if is_conflict else _broken(text)
-    is_changed = seen.state in (State.STALE, State.BOTH)
-    return Change(seen.path, seen.raw, like(text, seen.raw) if is_changed else seen.raw or b""), to_do
+    return Change(seen.path, seen.raw, like(text, seen.raw)), to_do
 
 
 def _broken(text: bytes) -> str:

@@ -3,7 +3,6 @@
 
 import os
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from packaging.version import Version
@@ -16,34 +15,16 @@ from ..render.shim import shim_of
 from ..repo.files import checked, read, with_lf
 from ..repo.tree import Tree
 
-
-class State(Enum):
-    """The state of a file, and what it means."""
-
-    CURRENT = "current", "as this release renders it"
-    STALE = "stale", "not edited, but this release renders something else; `adapters update` brings it"
-    EDITED = "edited", "edited here; without the edits, as this release renders it"
-    BOTH = "both", "edited here, and this release renders something else; `adapters update` merges them"
-    CONFLICT = "conflict", "conflict markers of an update are left; resolve them"
-    NEWER = "newer", "rendered by a later release than this one, and left as it is; upgrade the tools"
-    SHIM = "shim", "the code comes from the installed adapter"
-    ORIGINAL = "original", "the project's own copy; `adapters vendor` replaces it"
-
-    def __init__(self, label: str, meaning: str) -> None:
-        self.label = label
-        self.meaning = meaning
-
-    @property
-    def is_good(self) -> bool:
-        """Whether nothing has to be done."""
-        return self in (State.CURRENT, State.SHIM)
-
-    @property
-    def has_edits(self) -> bool:
-        """Whether replacing the file would drop what somebody wrote into it."""
-        return self in (State.EDITED, State.BOTH, State.CONFLICT)
-
-
+# a file's state, and what that means; for the states newer and shim see `_judged`
+MEANINGS = {
+    "current": "as this release renders it",
+    "stale": "not edited, but this release renders something else; `adapters update` brings it",
+    "edited": "edited here; without the edits, as this release renders it",
+    "both": "edited here, and this release renders something else; `adapters update` merges them",
+    "conflict": "conflict markers of an update are left; resolve them",
+    "original": "the project's own copy; `adapters vendor` replaces it",
+}
+GOOD = frozenset({"current", "shim"})  # nothing has to be done
 _SPOILED = "its header was changed and cannot be read; restore it, or `adapters vendor NAME REPO --accept-edits`"
 
 
@@ -53,25 +34,16 @@ class Vendored:
 
     repo: Path
     path: str  # in the repo, with forward slashes
-    state: State
-    note: str = ""
+    state: str
+    meaning: str  # of the state, for this file
     raw: bytes | None = None  # None: there is no such file
     header: Header | None = None  # None: no header of ours, or one that cannot be read
+    body: bytes = b""  # what stands below the header, with LF, whatever the file has
 
     @property
     def adapter(self) -> Adapter | None:
         """Whose file or shim it is, as far as this release knows."""
         return ADAPTERS.get(self.header.adapter) if self.header else shim_of(self.raw or b"")
-
-    @property
-    def body(self) -> bytes:
-        """What stands below the header, with LF, whatever the file has."""
-        return split(with_lf(self.raw or b""))[1]
-
-    @property
-    def meaning(self) -> str:
-        """What the state means for this file."""
-        return self.note or self.state.meaning
 
 
 def find(repo: Path, tree: Tree) -> list[Vendored]:
@@ -97,31 +69,32 @@ def inspect(repo: Path, file: Path) -> Vendored:
     file = checked(repo, file)
     raw = read(file)
     header, body = split(with_lf(raw or b""))
-    return Vendored(repo, file.relative_to(repo).as_posix(), *_judged(raw, header, body), raw, header)
+    state, note = _judged(raw, header, body)
+    return Vendored(repo, file.relative_to(repo).as_posix(), state, note or MEANINGS[state], raw, header, body)
 
 
-def _judged(raw: bytes | None, header: Header | None, body: bytes) -> tuple[State, str]:
-    """The state, and what there is to say beyond it."""
+def _judged(raw: bytes | None, header: Header | None, body: bytes) -> tuple[str, str]:
+    """The state, and what to say of this file in place of the state's meaning."""
     if raw is None:
-        return State.ORIGINAL, "no file here"
+        return "original", "no file here"
     if header is None:
         adapter = shim_of(raw)
         if adapter is not None:
-            return State.SHIM, f"the code comes from {adapter.distribution}"
-        return (State.EDITED, _SPOILED) if looks_generated(raw) else (State.ORIGINAL, "")
+            return "shim", f"the code comes from {adapter.distribution}"
+        return ("edited", _SPOILED) if looks_generated(raw) else ("original", "")
     if header.adapter not in ADAPTERS:
-        return State.NEWER, f"this release has no adapter {header.adapter}; upgrade the tools"
+        return "newer", f"this release has no adapter {header.adapter}; upgrade the tools"
     ours = rendered_parts(header.adapter)[0]
     is_edited = hash_of(body) != header.body
     is_stale = header.body != ours.body  # by content: a version that renders the same is no reason to touch a file
     if is_edited and any(line.startswith((b"<<<<<<< ", b">>>>>>> ")) for line in body.split(b"\n")):
-        return State.CONFLICT, ""
+        return "conflict", ""
     if is_stale and _is_newer(header.version, ours.version):
         edited = "; it has edits too" if is_edited else ""
-        return State.NEWER, f"rendered by the later {header.version}; upgrade the tools{edited}"
+        return "newer", f"rendered by the later {header.version}; upgrade the tools{edited}"
     if is_edited:
-        return (State.BOTH if is_stale else State.EDITED), ""
-    return (State.STALE if is_stale else State.CURRENT), ""
+        return ("both" if is_stale else "edited"), ""
+    return ("stale" if is_stale else "current"), ""
 
 
 def _is_newer(theirs: str, ours: str) -> bool:

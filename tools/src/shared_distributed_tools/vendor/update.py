@@ -11,7 +11,7 @@ from ..repo.files import repo_root
 from ..repo.tree import Tree
 from ..terminal import echo, one_line
 from .content import updated
-from .state import State, find
+from .state import find
 
 
 @click.command("update")
@@ -26,11 +26,11 @@ def command(ctx: click.Context, repo: Path, write: bool) -> None:
     """
     root = repo_root(repo)
     checkout_of(root)  # a refusal comes before a walk, which may take long
-    files = [file for file in find(root, Tree(root)) if file.state not in (State.SHIM, State.ORIGINAL)]
+    files = [file for file in find(root, Tree(root)) if file.state not in ("shim", "original")]
     if not files:
         msg = f"nothing is vendored in {repo}; run `adapters vendor NAME {repo}`"
         raise RefusalError(msg)
-    updates = [(change, to_do) for change, to_do in map(updated, files) if change.old != change.new]
+    updates = [updated(file) for file in files if file.state not in ("current", "edited") or file.header is None]
     if not updates:
         echo(one_line(f"{', '.join(file.path for file in files)}: nothing to change"), err=True)
         return
