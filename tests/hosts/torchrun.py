@@ -40,9 +40,6 @@ class Launched:
         self.pid = pid
         self.sentinel = os.pidfd_open(pid)
 
-    def is_alive(self) -> bool:
-        return not wait([self.sentinel], 0)
-
     def join(self, timeout: float | None = None) -> None:
         wait([self.sentinel], timeout)
 
@@ -72,11 +69,10 @@ class TorchrunWorld(World):
                 arrived = dict(self._accept(listening) for _ in range(self.size))
             except TimeoutError:
                 logs = {n: (self._folder / f"agent-{n}.log").read_text() for n in range(len(self._agents))}
-                self.kill()
+                self.close()
                 raise WorldFailure(f"torchrun: not all of {self.size} ranks came up (logs by host)", logs, {}) from None
         self.processes = [arrived[rank][0] for rank in range(self.size)]
         self._pipes = [arrived[rank][1] for rank in range(self.size)]
-        self._collect("serving", self.deadlines)  # each says so when it begins
 
     def _launch(self) -> None:
         shares = Counter(host_by_rank(self.size, len(self.hosts)))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -15,11 +15,11 @@ from torch import nn
 from shared_distributed_tools.catalog import ADAPTERS, adapter_named
 from shared_distributed_tools.parity import compare as compare_module
 from shared_distributed_tools.parity.cases import DISAGREEING, Case, called, gather_call, generate
-from shared_distributed_tools.parity.compare import DEADLINES, Comparison, Ranks, compare
-from shared_distributed_tools.parity.play import Observation, Raised, signature
-from shared_distributed_tools.parity.report import show
-from shared_distributed_tools.parity.truth import as_text, truth
-from shared_distributed_tools.parity.verdict import Finding, Outcome, is_same_error, judge
+from shared_distributed_tools.parity.command import show
+from shared_distributed_tools.parity.compare import Ranks, compare
+from shared_distributed_tools.parity.load import describe
+from shared_distributed_tools.parity.play import Observation, as_text, signature, truth
+from shared_distributed_tools.parity.verdict import is_same_end, judge
 from shared_distributed_tools.ranks import CRASHED, HUNG
 from shared_distributed_tools.render import render
 from tests.downstream.commands import run
@@ -52,7 +52,7 @@ def is_late(case: Case) -> bool:
     return case.late
 
 
-def compared(file: Path, text: str, keep: Keep | list[Case] = a_few, adapter: str = "musiclm") -> Comparison:
+def compared(file: Path, text: str, keep: Keep | list[Case] = a_few, adapter: str = "musiclm") -> dict[str, Any]:
     """A file of that text and an adapter on two ranks: those of the usual cases that are wanted, or others."""
     file = file / "distributed.py" if file.is_dir() else file
     file.write_text(text)
@@ -60,13 +60,14 @@ def compared(file: Path, text: str, keep: Keep | list[Case] = a_few, adapter: st
     def choose(api: Any, worlds: Any) -> list[Case]:
         return keep if isinstance(keep, list) else list(filter(keep, generate(api, worlds)))
 
-    deadlines = DEADLINES._replace(after_first=3.0)
-    return compare(file, adapter_named(adapter), [2], choose=choose, deadlines=deadlines)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compare_module, "generate", choose)
+        return compare(file, adapter_named(adapter), [2], lambda *_: None)
 
 
-def different(found: Comparison) -> set[tuple[str, str]]:
+def different(found: dict[str, Any]) -> set[tuple[str, str]]:
     """What differs: function and part."""
-    return {(f.case.function, f.part) for f in found.findings if f.verdict == "different"}
+    return {(f["function"], f["part"]) for f in found["findings"] if f["verdict"] == "different"}
 
 
 def rendered(folder: Path, adapter: str) -> Path:
@@ -82,14 +83,13 @@ def rendered(folder: Path, adapter: str) -> Path:
 def test_a_right_copy_is_the_same_everywhere(tmp_path: Path) -> None:
     """Hundreds of cases: dims, dtypes, layouts, sizes given or not, every kind of upstream gradient, no group."""
     found = compared(tmp_path, RIGHT, lambda case: in_everyday_use(case) and case.function != "AllGatherFunction")
-    assert found.counts() == {"same": len(found.findings), "better": 0, "stricter": 0, "different": 0}
-    assert len(found.findings) > 300
-    assert [*found.functions] == [
+    assert found["counts"]["same"] > 300
+    assert (found["findings"], found["only_in_adapter"]) == ([], [])
+    assert [name for name, counts in found["functions"].items() if counts["same"]] == [
         "AllGather",
         "all_gather_same_dim",
         "all_gather_variable_dim",
     ]
-    assert found.only_in_adapter == []
 
 
 NEED_A_GROUP = ("AllGatherFunction", "all_gather_same_dim", "all_gather_variable_dim")
@@ -101,7 +101,7 @@ NEED_A_GROUP = ("AllGatherFunction", "all_gather_same_dim", "all_gather_variable
         ("a wrong slice", SUMMING, "gradient", a_few),
         ("a swapped order", GATHERS, "output", a_few),
         ("sizes as a list", ("AllGather",), "sizes", a_few),
-        ("a different exception", NEED_A_GROUP, "exception", no_group),
+        ("a different exception", NEED_A_GROUP, "how it ends", no_group),
         ("another default", ("all_gather_variable_dim",), "signature", a_few),
         ("an answer that is not remembered", ("AllGather",), "after", is_late),
     ],
@@ -127,17 +127,17 @@ VERDICTS: dict[str, tuple[list[Case], list[str]]] = {
     # ranks that disagree: whoever catches the old error misses the new one, and the report takes no side
     "an error of its own": (
         [called(replace(EVEN, raises=True), DISAGREEING[0])],
-        ["different", "exception", "KeyError in the call: 'always'", ""],
+        ["different", "how it ends", "KeyError in the call: 'always'", ""],
     ),
     # ranks that disagree, of which the old file knows nothing: somebody may rely on what it returned
-    "": ([called(replace(EVEN, raises=True), DISAGREEING[2])], ["stricter", "exception", "returned", ""]),
+    "": ([called(replace(EVEN, raises=True), DISAGREEING[2])], ["stricter", "how it ends", "returned", ""]),
     "an error for sizes in a list": (
         [gather_call(replace(RAGGED, sizes=sizes), given="list") for sizes in ((3, 1), (0, 0))],
-        ["better", "exception", "AttributeError in the call: 'list' object has no attribute 'to'", ""],
+        ["better", "how it ends", "AttributeError in the call: 'list' object has no attribute 'to'", ""],
     ),
     "a name without an obvious meaning": (
         [RAGGED],
-        ["better", "exception", "NameError in the call: name 'is_given' is not defined", ""],
+        ["better", "how it ends", "NameError in the call: name 'is_given' is not defined", ""],
     ),
     # the gradient is right, but the incoming one is overwritten, or what lies behind its one number
     "a write to the incoming gradient": (
@@ -146,14 +146,14 @@ VERDICTS: dict[str, tuple[list[Case], list[str]]] = {
     ),
     "a write behind the incoming gradient": ([replace(MODULE, upstream="expanded")], [*OVERWRITTEN, ""]),
     # its input and no sizes, from musiclm's: right for this adapter, if not for all
-    "an error in the backward when alone": (ALONE, ["better", "exception", "AttributeError in the backward:", ""]),
+    "an error in the backward when alone": (ALONE, ["better", "how it ends", "AttributeError in the backward:", ""]),
     # the copy has sizes where its adapter has none: it could be another adapter's copy
     "sizes when alone": (ALONE, ["different", "sizes", "int64 tensor", ""]),
     "an abort without a group": ([replace(EVEN, world=0, sizes=(3,))], ["different", "how it ends", CRASHED, ""]),
     "an abort in the backward": ([MODULE], ["better", "how it ends", CRASHED, ""]),
     "a rank that never comes back": (
         [MODULE],
-        ["better", "how it ends", f"{HUNG}, after another rank raised OSError", ""],
+        ["better", "how it ends", f"{HUNG}, after another rank raised OSError in the backward", ""],
     ),
 }
 
@@ -162,18 +162,18 @@ VERDICTS: dict[str, tuple[list[Case], list[str]]] = {
 def test_a_finding_says_what_is_different_and_who_is_right(tmp_path: Path, edit: str) -> None:
     """Same, better, stricter or different, by the rules of `verdict`; whatever happens, the next case is compared."""
     cases, (verdict, part, gave, right) = VERDICTS[edit]
-    text, after = copy_with(edit) if edit else RIGHT, replace(cases[0], call="")
-    *findings, last = compared(tmp_path, text, [*cases, after]).findings
-    assert [(one.verdict, one.part, one.right) for one in findings] == [(verdict, part, right)] * len(cases)
-    assert [one.old[: len(gave)] for one in findings] == [gave] * len(cases)
-    assert last == Finding(after, "same")
+    found = compared(tmp_path, copy_with(edit) if edit else RIGHT, [*cases, replace(cases[0], call="")])
+    assert found["counts"]["same"] == 1
+    assert len(found["findings"]) == len(cases)
+    for one in found["findings"]:
+        assert (one["verdict"], one["part"], one["old"][: len(gave)], one["right"]) == (verdict, part, gave, right)
 
 
 def test_a_difference_is_shown_with_its_case_its_rank_and_both_values() -> None:
     """The call as a user writes it, and the first number that differs."""
     call = "gather = AllGather(dim=0, all_reduce_grads=True); gather(x, sizes=None)"
     assert MODULE.title == f"2 ranks, {call}, sizes=(3, 1), upstream=ranked, summed=True"
-    old, new = (Outcome((Observation({"gradient": as_text(torch.tensor(n))}),) * 2) for n in ([1, 2], [1, 3]))
+    old, new = ([Observation({"gradient": as_text(torch.tensor(n))})] * 2 for n in ([1, 2], [1, 3]))
     expected = ("gradient", "int64 tensor (2,), number 1: 2", "int64 tensor (2,), number 1: 3", 0)
     assert judge(MODULE, old, new, "input")[2:6] == expected
 
@@ -185,12 +185,12 @@ def test_a_definition_that_is_not_the_originals_is_named(tmp_path: Path, capsys:
     case = called(Case("split_by_rank", "callable", 1, sizes=(3,)), "tuple(parts)")
     found = compared(tmp_path, text, [case], "st-moe")
     assert different(found) == {("split_by_rank", "result")}
-    assert found.edited_definitions.keys() == {"split_by_rank"}
+    assert found["edited_definitions"].keys() == {"split_by_rank"}
     show(found)
     printed = capsys.readouterr().out
     assert "split_by_rank is not the original's definition" in printed
     assert "is right" not in printed
-    assert not compared(tmp_path, ORIGINALS["st-moe"], [case], "st-moe").edited_definitions
+    assert not compared(tmp_path, ORIGINALS["st-moe"], [case], "st-moe")["edited_definitions"]
 
 
 def test_a_text_tells_apart_what_differs() -> None:
@@ -223,12 +223,12 @@ def test_a_name_of_another_kind_is_different_and_not_called(tmp_path: Path) -> N
     """A module where the adapter has a Function: whatever calling it would raise says nothing more."""
     found = compared(tmp_path, RIGHT, no_group, "spear-tts")
     assert different(found) == {("AllGather", "signature")}
-    assert found.counts("AllGather") == {"same": 0, "better": 0, "stricter": 0, "different": 1}
-    assert found.only_in_adapter == ["all_gather"]
+    assert found["functions"]["AllGather"] == {"same": 0, "better": 0, "stricter": 0, "different": 1}
+    assert found["only_in_adapter"] == ["all_gather"]
 
 
-OLD = Raised("the call", ("ValueError", "Exception"), "got 3 ranks")
-SUBCLASS = Raised("the call", ("BadInputError", "ValueError", "Exception"), "in other words")
+OLD = Observation({}, ("ValueError in the call", "Exception in the call"), "got 3 ranks")
+SUBCLASS = OLD._replace(raised=("BadInputError in the call", *OLD.raised), message="in other words")
 
 
 @pytest.mark.parametrize(
@@ -237,16 +237,16 @@ SUBCLASS = Raised("the call", ("BadInputError", "ValueError", "Exception"), "in 
         (OLD, OLD._replace(message="got 17 ranks"), True),
         (OLD, SUBCLASS, True),
         (OLD, OLD._replace(message="got no ranks"), False),
-        (OLD, OLD._replace(bases=("KeyError", "LookupError", "Exception")), False),
-        (OLD, OLD._replace(step="the backward"), False),
+        (OLD, OLD._replace(raised=("KeyError in the call", "Exception in the call")), False),
+        (OLD, OLD._replace(raised=("ValueError in the backward", "Exception in the backward")), False),
         (SUBCLASS, OLD, False),
     ],
 )
 def test_an_exception_is_the_same_where_code_that_handles_it_still_does(
-    old: Raised, new: Raised, is_same: bool
+    old: Observation, new: Observation, is_same: bool
 ) -> None:
     """A subclass will do; of one class, messages must be alike but for numbers; and it must come at the same step."""
-    assert is_same_error(old, new) == is_same
+    assert is_same_end(old, new) == is_same
 
 
 # ------------------------------------------------------------------ names that are not defined
@@ -269,8 +269,8 @@ def test_names_with_an_obvious_meaning_are_supplied_and_reported(
 ) -> None:
     """With the names supplied all is the same; where the file should have defined them, that is better."""
     found = compared(tmp_path, text)
-    assert (found.undefined_and_known, found.imported_from_absent_modules) == (not_defined, not_importable)
-    gave = {(f.case.function, f.old) for f in found.findings if f.verdict == "better"}
+    assert (found["undefined_and_known"], found["imported_from_absent_modules"]) == (not_defined, not_importable)
+    gave = {(f["function"], f["old"]) for f in found["findings"] if f["verdict"] == "better"}
     assert gave >= {(name, f"NameError: {', '.join(not_defined)}") for name in better}
     assert {name for name, _ in gave} == better
     assert different(found) == set()
@@ -279,31 +279,15 @@ def test_names_with_an_obvious_meaning_are_supplied_and_reported(
 def test_a_name_without_an_obvious_meaning_is_left_and_reported(tmp_path: Path) -> None:
     """It stays the NameError that it is."""
     found = compared(tmp_path, copy_with("a name without an obvious meaning"), [replace(RAGGED, call="")])
-    assert (found.undefined_and_unknown, found.undefined_and_known) == (["is_given"], [])
+    assert (found["undefined_and_unknown"], found["undefined_and_known"]) == (["is_given"], [])
 
 
 # ------------------------------------------------------------------ ranks that crash or hang
 
 
-class Scripted:
-    """Stands for Ranks: answers from a list, and remembers how many sets of ranks were started."""
-
-    answers: ClassVar[list[Outcome]] = []
-    started = 0
-
-    def __init__(self, *_args: Any, **_options: Any) -> None:
-        type(self).started += 1
-
-    def ask(self, _case: Case) -> Outcome:
-        return type(self).answers.pop(0)
-
-    def kill(self) -> None:
-        pass
-
-
-GOOD = Outcome((Observation({}), Observation({})))
-RAISED = Outcome((Observation({}), Observation({}, OLD)))
-CRASH, HANG = (Outcome((None, None), end) for end in (CRASHED, HUNG))
+GOOD = [Observation({}), Observation({})]
+RAISED = [Observation({}), OLD]
+CRASH, HANG = ([Observation({}, broken=end)] * 2 for end in (CRASHED, HUNG))
 
 
 @pytest.mark.parametrize(
@@ -319,13 +303,22 @@ CRASH, HANG = (Outcome((None, None), end) for end in (CRASHED, HUNG))
     ],
 )
 def test_ranks_are_kept_while_they_are_in_step(
-    monkeypatch: pytest.MonkeyPatch, answers: list[Outcome], outcomes: list[Outcome], started: int
+    monkeypatch: pytest.MonkeyPatch, answers: list[list[Observation]], outcomes: list[list[Observation]], started: int
 ) -> None:
     """After a crash, a hang or an error there are new ones; a crash is blamed on a case only if it comes again."""
-    monkeypatch.setattr(compare_module, "Ranks", Scripted)
-    Scripted.answers, Scripted.started = list(answers), 0
-    assert list(compare_module.play_all(Path(), 2, [MODULE] * 6)) == outcomes
-    assert Scripted.started == started
+    left, starts = list(answers), []
+
+    def ask(ranks: Ranks, _case: Case) -> list[Observation]:
+        if not ranks.processes:
+            starts.append(ranks)
+        answer = left.pop(0)
+        ranks.processes = [] if answer[0].broken else ["a process"]
+        return answer
+
+    monkeypatch.setattr(Ranks, "ask", ask)
+    monkeypatch.setattr(Ranks, "close", lambda ranks: ranks.processes.clear())
+    assert list(compare_module.play_all(Path(), [MODULE] * 6)) == outcomes
+    assert len(starts) == started
 
 
 # ------------------------------------------------------------------ the cases, and what is right
@@ -337,8 +330,9 @@ def test_one_process_agrees_with_the_adapter_wherever_it_knows(tmp_path: Path, a
     alone, file = adapter_named(adapter).alone, rendered(tmp_path, adapter)
     known = set()
     for world in (0, 1, 2):
-        with Ranks(file, max(world, 1), joined=world > 0) as ranks:
-            api = {name: kind for name, kind in ranks.description.api.items() if name in adapter_named(adapter).api}
+        with Ranks(file, max(world, 1), join=world > 0) as ranks:
+            found, _ = ranks.run(describe, ranks.path)[0]
+            api = {name: kind for name, kind in found.items() if name in adapter_named(adapter).api}
             cases = generate(api, [1, 2])
             assert {case.function for case in cases if case.call} == set(api)  # each has some
             for case in [case for case in cases if case.world == world and not case.alone]:
@@ -347,9 +341,8 @@ def test_one_process_agrees_with_the_adapter_wherever_it_knows(tmp_path: Path, a
                     assert (rights[0] is not None) == (alone == "input" or (alone == "gathers" and world == 1))
                 elif None in rights:
                     continue
-                for right, seen in zip(rights, ranks.ask(case).by_rank, strict=True):
-                    assert seen is not None
-                    assert (seen.raised is None) == (right is not None), case.title
+                for right, seen in zip(rights, ranks.ask(case), strict=True):
+                    assert bool(seen.raised) == (right is None), case.title
                     assert (right or {}).items() <= seen.parts.items(), case.title
                     known |= {case.function} if right else set()
     others = {"exists", "default", "divisible_by", "has_only_one_value", "pad_dim_to", "get_is_distributed"}
@@ -380,8 +373,7 @@ def test_a_file_finds_what_lies_around_it(tmp_path: Path, files: dict[str, str],
     log = tmp_path / "pids"
     noted = f"import os\nprint(os.getpid(), file=open({str(log)!r}, 'a'))\n"
     found = compared(tmp_path / "pkg", noted + imports + RIGHT, no_group)
-    assert found.counts()["same"] == len(found.findings)
-    assert found.imported_from_absent_modules == []
+    assert (found["findings"], found["imported_from_absent_modules"]) == ([], [])
     assert os.getpid() not in map(int, log.read_text().split())
 
 

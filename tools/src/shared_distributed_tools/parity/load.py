@@ -14,9 +14,10 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd import Function
@@ -29,15 +30,6 @@ ADDED = "all_reduce_grads"  # every adapter takes it, beyond what its original t
 _STAND_IN = "old_distributed"  # the name of a flat file whose own name is another module's
 
 
-class Description(NamedTuple):
-    """A file as the parent needs to know it."""
-
-    api: dict[str, Kind]  # its public names that can be called
-    not_defined: list[str]  # names with an obvious meaning that nothing defines
-    not_importable: list[str]  # the same, imported from a module that is not there
-    unknown: list[str]  # names that nothing defines, and that mean nothing to us
-
-
 def kind_of(value: Any) -> Kind:
     """What a public name is, as far as calling it goes."""
     if inspect.isclass(value) and issubclass(value, nn.Module):
@@ -47,39 +39,45 @@ def kind_of(value: Any) -> Kind:
     return "callable"
 
 
-def load(file: str) -> tuple[ModuleType, "Builtins", Description]:
-    """The file as a module, the builtins that it was given, and what it is like."""
+@cache
+def load(file: str) -> ModuleType:
+    """The file as a module, which has builtins of its own."""
     path = Path(file)
-    around = []  # the packages, from the innermost
     folder = path.parent
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
-        around.append(folder)
         folder = folder.parent
     sys.path.insert(0, str(folder))
-    for package in around:
-        name = ".".join(package.relative_to(folder).parts)
-        sys.modules[name] = _new_module(name, package / "__init__.py", [str(package)])
-    name = ".".join(path.with_suffix("").relative_to(folder).parts)
+    parts = path.with_suffix("").relative_to(folder).parts
+    for depth in range(1, len(parts)):
+        package = ModuleType(".".join(parts[:depth]))
+        package.__path__ = [str(folder.joinpath(*parts[:depth]))]
+        sys.modules[package.__name__] = package
+    name = ".".join(parts)
     name = _STAND_IN if name in sys.modules or name in sys.stdlib_module_names else name
-    module, given = _new_module(name, path), Builtins()
-    vars(module)["__builtins__"] = given
+    module, given = ModuleType(name), Builtins()
+    vars(module).update(__file__=file, __package__=name.rpartition(".")[0], __builtins__=given)
     sys.modules[name] = module
-    text = importlib.util.decode_source(path.read_bytes())
-    exec(compile(text, str(path), "exec"), vars(module))
+    exec(compile(_text(file), file, "exec"), vars(module))
     given.used_at_import = frozenset(given.used)
+    return module
 
-    found = {name: value for name, value in vars(module).items() if callable(value) and name not in given.absent}
+
+def describe(file: str) -> tuple[dict[str, Kind], dict[str, list[str]]]:
+    """A file's public names that can be called; and the names that it does not define, as the report has them."""
+    module = load(file)
+    absent: set[str] = vars(module)["__builtins__"].absent
+    found = {name: value for name, value in vars(module).items() if callable(value) and name not in absent}
     public = getattr(module, "__all__", [name for name in found if not name.startswith("_")])
-    api = {name: kind_of(found[name]) for name in sorted(public) if name in found}
-    undefined = sorted(undefined_names(text))
-    meant, unknown = ([name for name in undefined if (name in MEANINGS) == is_meant] for is_meant in (True, False))
-    return module, given, Description(api, meant, sorted(given.absent), unknown)
+    undefined = undefined_names(_text(file))
+    return {name: kind_of(found[name]) for name in sorted(public) if name in found}, {
+        "undefined_and_known": sorted(undefined & MEANINGS.keys()),
+        "imported_from_absent_modules": sorted(absent),
+        "undefined_and_unknown": sorted(undefined - MEANINGS.keys()),
+    }
 
 
-def _new_module(name: str, path: Path, search: list[str] | None = None) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=search)
-    assert spec is not None
-    return importlib.util.module_from_spec(spec)
+def _text(file: str) -> str:
+    return importlib.util.decode_source(Path(file).read_bytes())
 
 
 class Builtins(dict[str, Any]):

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""One rank: joins the process group, then runs the functions that its parent sends. Whatever it prints is logged."""
+"""One rank: runs the functions that its parent sends; the first is `enter`. Whatever it prints is logged."""
 
 import faulthandler
 import io
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -18,7 +17,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 
 class Place(NamedTuple):
@@ -29,12 +27,19 @@ class Place(NamedTuple):
     backend: str
     folder: str  # of the store and the logs
     timeout: float  # seconds for a collective
-    prepare: "Callable[[Place], None] | None" = None  # run before the rank does anything else
 
     @property
     def log(self) -> Path:
         """Where the rank's output goes."""
         return Path(self.folder) / f"rank-{self.rank}.log"
+
+
+class RankError(NamedTuple):
+    """What one rank raised."""
+
+    type: str
+    message: str
+    traceback: str
 
 
 _place: Place | None = None
@@ -47,7 +52,7 @@ def place() -> Place:
 
 
 def join_group() -> None:
-    """Enter the process group; done at the start, unless the world was made with `join=False`."""
+    """Join the process group; done at the start, unless the world was made with `join=False`."""
     here = place()
     if here.backend == "nccl":
         torch.cuda.set_device(here.rank)  # all ranks of a world are on this machine: a device each
@@ -56,7 +61,15 @@ def join_group() -> None:
     dist.init_process_group(here.backend, store=store, rank=here.rank, world_size=here.size, timeout=timeout)
 
 
-def serve(where: Place, requests: Connection, *, join: bool) -> None:
+def enter(prepare: Callable[[], object] | None, join: bool) -> None:
+    """What every rank does first."""
+    if prepare is not None:
+        prepare()
+    if join:
+        join_group()
+
+
+def serve(where: Place, requests: Connection) -> None:
     """Run what is asked for until the parent closes the pipe."""
     global _place
     _place = where
@@ -65,34 +78,21 @@ def serve(where: Place, requests: Connection, *, join: bool) -> None:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     _send_output_to(where.log)
     torch.set_num_threads(1)
-    requests.send_bytes(_answer(_enter, join))
     while True:
         try:
             request = requests.recv_bytes()
         except EOFError:
             os._exit(0)  # no destructors: peers may be gone, and gloo would wait for them
-        requests.send_bytes(_answer(_run, request))
+        requests.send_bytes(_answer(request))
 
 
-def _enter(join: bool) -> None:
-    prepare = place().prepare
-    if prepare is not None:
-        prepare(place())
-    if join:
-        join_group()
-
-
-def _run(request: bytes) -> Any:
-    function, arguments = pickle.loads(request)  # here, since the import of its module may fail
-    return function(*arguments)
-
-
-def _answer(function: Callable[..., Any], *arguments: Any) -> bytes:
+def _answer(request: bytes) -> bytes:
     try:
-        return dumps(("ok", function(*arguments)))
+        function, arguments = loads(request)  # here, since the import of its module may fail
+        return dumps(function(*arguments))
     except BaseException as error:  # the parent decides what a failure means
         told = "".join(traceback.format_exception(error))
-        return dumps(("error", (type(error).__name__, str(error), told)))
+        return dumps(RankError(type(error).__name__, str(error), told))
 
 
 def _send_output_to(log: Path) -> None:
@@ -110,25 +110,13 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-# ------------------------------------------------------------------ answers as bytes
-
-
-class _Pickler(pickle.Pickler):
-    """Tensors travel as their own bytes: torch's pickling knows no fp8."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if not isinstance(obj, Tensor):
-            return NotImplemented
-        plain = obj.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-        return _rebuild, (bytes(plain.view(-1).view(torch.uint8).tolist()), obj.dtype, tuple(obj.shape))
-
-
-def _rebuild(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=dtype).view(shape) if data else torch.empty(shape, dtype=dtype)
-
-
 def dumps(value: Any) -> bytes:
-    """Any value with tensors in it, as bytes for `pickle.loads`."""
+    """Any value as bytes. By torch, since pickle alone knows no tensors of fp8."""
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(value)
+    torch.save(value, buffer)
     return buffer.getvalue()
+
+
+def loads(data: bytes) -> Any:
+    """The value again, with its tensors on the CPU."""
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
