@@ -88,12 +88,6 @@ class Case:
         """Whether adapters differ in what is right: alone they gather, return the input, or refuse."""
         return self.world <= 1 and self.function in ("AllGather", "all_gather") and bool(self.sizes)
 
-    def shape(self, size: int) -> tuple[int, ...]:
-        """The shape with `size` at the gathered dim."""
-        shape = list(self.other)
-        shape[self.dim] = size
-        return tuple(shape)
-
     @property
     def title(self) -> str:
         """The case in words: where, the call, and whatever else is not as usual."""

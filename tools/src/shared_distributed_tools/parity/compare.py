@@ -38,7 +38,7 @@ def compare(file: Path, adapter: Adapter, worlds: Sequence[int], progress: Repor
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
         ours = Path(folder) / f"{adapter.module}.py"
         ours.write_text(render(adapter.name), encoding="utf-8")
-        # the contract says what is public: the file has no `__all__`, and imports names of its own
+        # the contract says what is public: a file has names of its own, and imported ones
         new = {name: kind for name, kind in _described(ours)[0].items() if name in adapter.api}
         kinds = {name: kind for name, kind in old.items() if name in new}
         if not kinds:

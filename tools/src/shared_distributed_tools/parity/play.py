@@ -37,25 +37,21 @@ class Observation(NamedTuple):
     broken: str = ""
 
 
-# ------------------------------------------------------------------ what a rank observes
-
-
 def play(file: str, case: Case) -> Observation:
     """What this rank observes with a file; whatever is raised is part of it. Runs on ranks only."""
     module = load(file)
     given = vars(module)["__builtins__"]
     given.used = set(given.used_at_import)
     parts: dict[str, str] = {}
-    raised: tuple[str, ...] = ()
-    message = ""
     try:
         for part, value in _observed(case, getattr(module, case.function), place().rank):
             parts[part] = as_text(value)
     except BaseException as error:  # SystemExit too: the old code is what is looked at
         is_built = "attributes" in parts or "module" not in case.kind
         step = "the backward" if INPUT in parts else "the call" if is_built else "building the module"
-        raised, message = tuple(f"{base.__name__} in {step}" for base in type(error).__mro__[:-1]), str(error)
-    return Observation(parts, raised, message, tuple(sorted(given.used)))
+        raised = tuple(f"{base.__name__} in {step}" for base in type(error).__mro__[:-1])
+        return Observation(parts, raised, str(error), tuple(sorted(given.used)))
+    return Observation(parts, not_defined=tuple(sorted(given.used)))
 
 
 def _observed(case: Case, subject: Any, rank: int) -> Iterator[tuple[str, object]]:
@@ -122,9 +118,6 @@ def signature(value: Any, case: Case) -> list[str]:
     return [str(inspect.Signature(parameters(value)))]
 
 
-# ------------------------------------------------------------------ what it should observe
-
-
 def truth(case: Case, rank: int, alone: str) -> dict[str, str] | None:
     """The right answer, part by part as a rank observes it; None where there is none, or it is an exception.
 
@@ -153,13 +146,11 @@ def truth(case: Case, rank: int, alone: str) -> dict[str, str] | None:
     return {part: as_text(value) for part, value in right.items()}
 
 
-# ------------------------------------------------------------------ what both are made of
-
-
 def inputs(case: Case) -> list[Tensor]:
     """Every rank's input: `(… n_r …)`, or 0-d where the case has no sizes."""
-    shapes = [case.shape(size) for size in case.sizes] or [()] * max(case.world, 1)
-    return [values(rank, shape, case.dtype) for rank, shape in enumerate(shapes)]
+    along = case.dim % len(case.other)
+    shapes = [[*case.other[:along], size, *case.other[along + 1 :]] for size in case.sizes]
+    return [values(rank, shape, case.dtype) for rank, shape in enumerate(shapes or [[]] * max(case.world, 1))]
 
 
 def needs_gradient(case: Case, rank: int) -> bool:

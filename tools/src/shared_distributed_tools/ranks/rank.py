@@ -28,11 +28,6 @@ class Place(NamedTuple):
     folder: str  # of the store and the logs
     timeout: float  # seconds for a collective
 
-    @property
-    def log(self) -> Path:
-        """Where the rank's output goes."""
-        return Path(self.folder) / f"rank-{self.rank}.log"
-
 
 class RankError(NamedTuple):
     """What one rank raised."""
@@ -42,13 +37,17 @@ class RankError(NamedTuple):
     traceback: str
 
 
-_place: Place | None = None
+_place: Place
 
 
 def place() -> Place:
     """This rank's place, known before there is a process group."""
-    assert _place is not None
     return _place
+
+
+def log_of(rank: int, folder: str) -> Path:
+    """Where a rank's output goes."""
+    return Path(folder) / f"rank-{rank}.log"
 
 
 def join_group() -> None:
@@ -74,9 +73,14 @@ def serve(where: Place, requests: Connection) -> None:
     global _place
     _place = where
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business, which then ends the ranks
-    if multiprocessing.parent_process() is not None:  # a rank of torchrun's has none, and ends with its pipe
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-    _send_output_to(where.log)
+    parent = multiprocessing.parent_process()
+    if parent is not None:  # a rank of torchrun's has none, and ends with its pipe
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    log = log_of(where.rank, where.folder).open("w", buffering=1)
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    faulthandler.enable(file=sys.stderr)
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     torch.set_num_threads(1)
     while True:
         try:
@@ -95,18 +99,8 @@ def _answer(request: bytes) -> bytes:
         return dumps(RankError(type(error).__name__, str(error), told))
 
 
-def _send_output_to(log: Path) -> None:
-    file = log.open("w", buffering=1)
-    os.dup2(file.fileno(), 1)
-    os.dup2(file.fileno(), 2)
-    faulthandler.enable(file=sys.stderr)
-    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
+def _end_with(parent: int) -> None:
+    wait([parent])
     os._exit(1)
 
 

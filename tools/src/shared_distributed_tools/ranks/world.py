@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from .rank import Place, RankError, dumps, enter, loads, serve
+from .rank import Place, RankError, dumps, enter, loads, log_of, serve
 
 # a server that has imported torch once forks a rank in milliseconds, where a new interpreter takes seconds
 _context = multiprocessing.get_context("forkserver")
@@ -82,7 +82,7 @@ class World:
         self.deadlines = deadlines or Deadlines()
         self.processes: list[ForkServerProcess] = []
         self._pipes: list[Connection] = []
-        self._places: list[Place] = []
+        self._folder = ""  # of the store and the logs
 
     def __enter__(self: _World) -> _World:
         return self
@@ -107,22 +107,20 @@ class World:
         for process, pipe in zip(self.processes, self._pipes, strict=True):
             process.join()
             pipe.close()
-        if self._places:
-            shutil.rmtree(self._places[0].folder, ignore_errors=True)
-        self.processes, self._pipes, self._places = [], [], []
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self.processes, self._pipes = [], []
 
     def _start(self) -> None:
         start_server()
-        folder = tempfile.mkdtemp(prefix="world-")
+        self._folder = tempfile.mkdtemp(prefix="world-")
         for rank in range(self.size):
-            where = Place(rank, self.size, self.backend, folder, self.deadlines.collective)
+            where = Place(rank, self.size, self.backend, self._folder, self.deadlines.collective)
             ours, theirs = _context.Pipe()
             process = _context.Process(target=serve, args=(where, theirs), daemon=True, name=f"rank {rank}")
             process.start()
             theirs.close()
             self.processes.append(process)
             self._pipes.append(ours)
-            self._places.append(where)
         self._checked("start", self._ask(enter, (self.prepare, self.join), Deadlines(case=_START)))
 
     def _checked(self, what: str, answers: list[Any]) -> list[Any]:
@@ -142,36 +140,33 @@ class World:
         answers: dict[int, Any] = dict.fromkeys(lost)
         give_up = time.monotonic() + deadlines.case
         while len(answers) < self.size:
-            pending = {self._pipes[rank]: rank for rank in range(self.size) if rank not in answers}
+            pending: dict[Any, int] = {self._pipes[rank]: rank for rank in range(self.size) if rank not in answers}
             ready = wait([*pending], timeout=max(0.0, give_up - time.monotonic()))
             if not ready:
                 for rank in pending.values():
                     os.kill(self.processes[rank].pid or 0, signal.SIGUSR1)
                 time.sleep(_STACKS)
                 self._fail(f"{what}: no answer from ranks {[*pending.values()]} of {self.size}", answers, HUNG)
-            codes: dict[int, int | None] = {}
-            for pipe, rank in pending.items():
-                if pipe in ready:
-                    try:
-                        answers[rank] = loads(pipe.recv_bytes())
-                    except (EOFError, OSError):  # its process has ended
-                        self.processes[rank].join(1)
-                        codes[rank] = self.processes[rank].exitcode
-            if codes:
-                headline = f"{what}: worker died on ranks {codes} of {self.size} (rank: exit code)"
-                self._fail(headline, answers, _end_in_words(next(iter(codes.values()))))
-            answered = [answer for rank, answer in answers.items() if rank not in lost]
-            if any(isinstance(answer, RankError) for answer in answered):
-                give_up = min(give_up, time.monotonic() + deadlines.after_error)
-            if answered:
-                give_up = min(give_up, time.monotonic() + deadlines.after_first)
+            dead: dict[int, int | None] = {}
+            for rank in [pending[pipe] for pipe in ready]:
+                try:
+                    answer = answers[rank] = loads(self._pipes[rank].recv_bytes())
+                except (EOFError, OSError):  # its process has ended
+                    self.processes[rank].join(1)
+                    dead[rank] = self.processes[rank].exitcode
+                    continue
+                patience = deadlines.after_error if isinstance(answer, RankError) else deadlines.after_first
+                give_up = min(give_up, time.monotonic() + patience)
+            if dead:
+                headline = f"{what}: worker died on ranks {dead} of {self.size} (rank: exit code)"
+                self._fail(headline, answers, _end_in_words(dead[min(dead)]))
         return [answers[rank] for rank in range(self.size)]
 
     def _fail(self, headline: str, answers: dict[int, Any], end: str = "") -> NoReturn:
         by_rank = {rank: answer.traceback for rank, answer in answers.items() if isinstance(answer, RankError)}
-        for silent in [place for place in self._places if place.rank not in answers]:
-            printed = silent.log.read_text(errors="replace") if silent.log.exists() else ""
-            by_rank[silent.rank] = printed or "(printed nothing)"
+        for rank in [rank for rank in range(self.size) if rank not in answers]:
+            log = log_of(rank, self._folder)
+            by_rank[rank] = (log.read_text(errors="replace") if log.exists() else "") or "(printed nothing)"
         self.close()
         raise WorldFailure(headline, by_rank, answers, end)
 
