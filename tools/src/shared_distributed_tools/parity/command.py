@@ -5,7 +5,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ _EXAMPLES = 3  # of one kind of difference; the rest is in the JSON
 _STYLES = {"same": "green", "better": "cyan", "stricter": "yellow", "different": "red"}
 _NAMES = {
     "undefined_and_known": "not defined by the old file, supplied",
-    "imported_from_absent_modules": "imported by the old file from what cannot be imported here, supplied",
     "undefined_and_unknown": "not defined by the old file, and not known here",
     "only_in_adapter": "not in the old file, so not compared",
 }
@@ -72,15 +70,13 @@ def show(report: dict[str, Any]) -> None:
     for function, counts in {**report["functions"], "all": report["counts"]}.items():
         table.add_row(function, *(Text(str(n), _STYLES[verdict] if n else "dim") for verdict, n in counts.items()))
     print_table(table)
-    for _, findings in groupby(sorted(report["findings"], key=_kind), _kind):
-        echo("\n".join(_described(list(findings), report["edited_definitions"])))
-
-
-def _kind(finding: dict[str, Any]) -> tuple[int, str, str, str]:
-    """What is shown together: in the order of the verdicts."""
-    function = finding["function"] if finding["verdict"] == "different" else ""
-    said = re.split(r"\d", finding["old"])[0]  # without numbers: the same thing is said of many cases
-    return [*_STYLES].index(finding["verdict"]), function, finding["part"], said
+    kinds: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for finding in sorted(report["findings"], key=lambda finding: [*_STYLES].index(finding["verdict"])):
+        function = finding["function"] if finding["verdict"] == "different" else ""
+        said = re.split(r"\d", finding["old"])[0]  # without numbers: the same thing is said of many cases
+        kinds.setdefault((finding["verdict"], function, finding["part"], said), []).append(finding)
+    for findings in kinds.values():
+        echo("\n".join(_described(findings, report["edited_definitions"])))
 
 
 def _described(findings: list[dict[str, Any]], edited: dict[str, str]) -> Iterator[str]:
