@@ -48,14 +48,12 @@ def compare(file: Path, adapter: Adapter, worlds: Sequence[int], progress: Repor
         # one: that they differ in kind says it all
         alike = {name: kind for name, kind in kinds.items() if new[name] in (kind, f"summing {kind}")}
         cases = [Case(name, kind, 0) for name, kind in kinds.items() if name not in alike] + generate(alike, worlds)
-        observed: dict[str, list[list[Observation]]] = {"old file": [], "adapter": []}
-        done = 0
-        for (who, found), path in zip(observed.items(), (file, ours), strict=True):
+        observed: list[list[Observation]] = []
+        for who, path in (("old file", file), ("adapter", ours)):
             for case, by_rank in zip(cases, play_all(path, cases), strict=True):
-                found.append(by_rank)
-                done += 1
-                progress(done, 2 * len(cases), f"{who}, {case.function}")
-    triples = zip(cases, *observed.values(), strict=True)
+                observed.append(by_rank)
+                progress(len(observed), 2 * len(cases), f"{who}, {case.function}")
+    triples = zip(cases, observed[: len(cases)], observed[len(cases) :], strict=True)
     findings = [judge(case, was, now, adapter.alone) for case, was, now in triples]
     copy = find_copy(Tree(file), file.name)
     differences = copy.differences if copy and copy.adapter == adapter.name else ()

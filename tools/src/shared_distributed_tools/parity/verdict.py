@@ -19,9 +19,9 @@ from .play import INPUT, SECOND, UPSTREAM, Observation, truth
 
 Verdict = Literal["same", "better", "stricter", "different"]
 _RETURNED = "returned"
-END = "how it ends"
+_END = "how it ends"
 _shortened = partial(textwrap.shorten, width=160, placeholder="…")
-_NOT_RELIED_ON = {END, SECOND, INPUT, UPSTREAM}
+_NOT_RELIED_ON = {_END, SECOND, INPUT, UPSTREAM}
 
 
 class Finding(NamedTuple):
@@ -68,7 +68,7 @@ def _differences(old: Sequence[Observation], new: Sequence[Observation]) -> Iter
     for rank, (was, now) in enumerate(zip(old, new, strict=True)):
         at = None if was.broken or now.broken or len(old) == 1 else rank
         if not is_same_end(was, now):
-            yield END, _end_in_words(was), _end_in_words(now), at
+            yield _END, _end_in_words(was), _end_in_words(now), at
         elif not was.raised:
             for part in dict.fromkeys([*was.parts, *now.parts]):
                 texts = was.parts.get(part, "not given"), now.parts.get(part, "not given")
