@@ -15,7 +15,7 @@ from shared_distributed_tools.catalog import ADAPTERS, adapter_named
 from shared_distributed_tools.parity import compare as compare_module
 from shared_distributed_tools.parity.cases import DISAGREEING, Case, called, gather_call, generate
 from shared_distributed_tools.parity.command import show
-from shared_distributed_tools.parity.compare import Ranks, compare
+from shared_distributed_tools.parity.compare import Ranks, compare, play_all
 from shared_distributed_tools.parity.load import describe
 from shared_distributed_tools.parity.play import Observation, as_text, truth
 from shared_distributed_tools.parity.verdict import is_same_end, judge
@@ -277,7 +277,7 @@ def test_ranks_are_kept_while_they_are_in_step(
 
     monkeypatch.setattr(Ranks, "ask", ask)
     monkeypatch.setattr(Ranks, "close", lambda ranks: ranks.processes.clear())
-    assert list(compare_module.play_all(Path(), [MODULE] * 6)) == outcomes
+    assert list(play_all(Path(), [MODULE] * 6)) == outcomes
     assert len(starts) == started
 
 
@@ -287,25 +287,24 @@ def test_ranks_are_kept_while_they_are_in_step(
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_one_process_agrees_with_the_adapter_wherever_it_knows(tmp_path: Path, adapter: str) -> None:
     """The right answers that verdicts lean on. Where the contract has it raise there is none, and it raises."""
-    alone, file = adapter_named(adapter).alone, tmp_path / f"{adapter_named(adapter).module}.py"
+    contract, file = adapter_named(adapter), tmp_path / "distributed.py"
     file.write_text(render(adapter))
+    with Ranks(file, 1, join=False) as ranks:
+        api = {name: kind for name, kind in ranks.run(describe, ranks.path)[0][0].items() if name in contract.api}
+    cases = [case for case in generate(api, [1, 2]) if not case.alone]
+    assert {case.function for case in cases if case.call} == set(api)  # each has some
     known = set()
-    for world in (0, 1, 2):
-        with Ranks(file, max(world, 1), join=world > 0) as ranks:
-            found, _ = ranks.run(describe, ranks.path)[0]
-            api = {name: kind for name, kind in found.items() if name in adapter_named(adapter).api}
-            cases = generate(api, [1, 2])
-            assert {case.function for case in cases if case.call} == set(api)  # each has some
-            for case in [case for case in cases if case.world == world and not case.alone]:
-                rights = [truth(case, rank, alone) for rank in range(ranks.size)]
-                if case.depends_on_adapter:
-                    assert (rights[0] is not None) == (alone == "input" or (alone == "gathers" and world == 1))
-                elif None in rights:
-                    continue
-                for right, seen in zip(rights, ranks.ask(case), strict=True):
-                    assert bool(seen.raised) == (right is None), case.title
-                    assert (right or {}).items() <= seen.parts.items(), case.title
-                    known |= {case.function} if right else set()
+    for case, observed in zip(cases, play_all(file, cases), strict=True):
+        for rank, seen in enumerate(observed):
+            right = truth(case, rank, contract.alone)
+            if case.depends_on_adapter:
+                assert (right is None) == (
+                    contract.alone == "raises" or (contract.alone == "gathers" and not case.world)
+                )
+            if right or case.depends_on_adapter:
+                assert bool(seen.raised) == (right is None), case.title
+                assert (right or {}).items() <= seen.parts.items(), case.title
+            known |= {case.function} if right else set()
     others = {"exists", "default", "divisible_by", "has_only_one_value", "pad_dim_to", "get_is_distributed"}
     assert known == set(api) - others
 

@@ -30,9 +30,9 @@ PRELOADED = (f"{__package__}.play", "einops", "torch.fx.experimental.symbolic_sh
 
 
 def compare(file: Path, adapter: Adapter, worlds: Sequence[int], progress: Report) -> dict[str, Any]:
-    """Play the cases of the functions that both have: the report, as `--json` prints it, without the same ones.
+    """Play the cases of the functions that both have, in child processes only; returns the report that `--json` prints.
 
-    The file runs in child processes only.
+    Cases that come out the same are only counted.
     """
     old, undefined = _described(file)
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
@@ -83,7 +83,7 @@ def _counts(findings: list[Finding]) -> dict[str, int]:
 
 
 class Ranks(World):
-    """Ranks that load a file before they join the process group; after a crash or a hang, new ones do."""
+    """Ranks that load a file, then join the process group. After a crash or a hang, the next case gets new ones."""
 
     def __init__(self, file: Path, size: int, *, join: bool) -> None:
         preload(*PRELOADED)
@@ -126,12 +126,12 @@ def play_all(file: Path, cases: Sequence[Case]) -> Iterator[list[Observation]]:
                     continue
                 if case.alone:
                     ranks.close()
-                ranks.join = world > 0 and not case.late  # when they are started next
+                ranks.join = world > 0 and not case.late  # takes effect at their next start
                 is_new = not ranks.processes
                 observed = ranks.ask(case)
-                if observed[0].broken and not is_new:  # an earlier case may have damaged memory
+                if observed[0].broken and not is_new:  # an earlier case may have damaged memory: try new ranks
                     observed = ranks.ask(case)
-                if case.alone or (world > 1 and any(one.raised for one in observed)):  # who raised may be waited for
+                if case.alone or (world > 1 and any(one.raised for one in observed)):  # others may still wait
                     ranks.close()
                 hangs[case.function, world] += observed[0].broken == HUNG
                 yield observed

@@ -63,7 +63,7 @@ def load(file: str) -> ModuleType:
 
 
 def describe(file: str) -> tuple[dict[str, Kind], dict[str, list[str]]]:
-    """A file's names that can be called; and the names that it does not define, as the report has them."""
+    """What can be called in a file, by name; and the names that it does not define, under the report's keys."""
     undefined = undefined_names(importlib.util.decode_source(Path(file).read_bytes()))
     return {name: kind_of(value) for name, value in sorted(vars(load(file)).items()) if callable(value)}, {
         "undefined_and_known": sorted(undefined & MEANINGS.keys()),

@@ -25,9 +25,9 @@ class Observation(NamedTuple):
     """What one rank observed of one case: named parts, up to where something was raised.
 
     raised:       the names of an exception's class and its bases, each with the step, as in "ValueError in the call"
-    broken:       "crashed …" or "hung", the same on all ranks, where not all of them answered
-    message:      of the exception; or what is known of the hang
-    not_defined:  names used that the file does not define: without us, a NameError
+    message:      the exception's; or what is known about a hang
+    not_defined:  names that the file uses and does not define: without us, a NameError
+    broken:       how the ranks ended if not all of them answered ("hung", "crashed …"); the same on every rank
     """
 
     parts: dict[str, str]

@@ -77,7 +77,7 @@ def _differences(old: Sequence[Observation], new: Sequence[Observation]) -> Iter
 
 
 def is_same_end(old: Observation, new: Observation) -> bool:
-    """Whether both return, break, or raise what code that handles the old exception handles too.
+    """Whether both end the same way: code that handles the old exception must handle the new one too.
 
     It must come at the same step. A subclass will do, with a message of its own; of one and the same class the
     messages must be alike as well, but for numbers.

@@ -105,12 +105,12 @@ def _end_with(parent: int) -> None:
 
 
 def dumps(value: Any) -> bytes:
-    """Any value as bytes. By torch, since pickle alone knows no tensors of fp8."""
+    """Any value as bytes; by torch.save, because plain pickle cannot handle fp8 tensors."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return buffer.getvalue()
 
 
 def loads(data: bytes) -> Any:
-    """The value again, with its tensors on the CPU."""
+    """The value that `dumps` was given, with its tensors on the CPU."""
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)

@@ -101,7 +101,7 @@ class World:
         return self._ask(function, args, self.deadlines, lost)
 
     def close(self) -> None:
-        """End the ranks at once; they have nothing to clean up, and may wait for each other."""
+        """Kill the ranks: they have nothing to clean up, and may be waiting for each other."""
         for process in self.processes:
             process.kill()
         for process, pipe in zip(self.processes, self._pipes, strict=True):
