@@ -191,7 +191,7 @@ def test_a_text_tells_apart_what_differs() -> None:
 
 
 def test_what_an_adapter_takes_beyond_its_original_is_no_difference(tmp_path: Path) -> None:
-    """`all_reduce_grads`, in signatures and as an attribute; where the original has it, it counts."""
+    """`all_reduce_grads`, in signatures and as an attribute; in copies that have it, it counts (see above)."""
     module = Case("AllGather", "module", 0)
     cases = [module, gather_call(replace(module, world=1, sizes=(3,)))]
     assert compared(tmp_path, ORIGINALS["st-moe"], cases, "st-moe")["counts"]["same"] == 2
@@ -219,9 +219,6 @@ def test_an_exception_is_the_same_where_code_that_handles_it_still_does() -> Non
     assert not is_same_end(OLD, OLD._replace(raised=("ValueError in the backward", "Exception in the backward")))
 
 
-# ------------------------------------------------------------------ names that are not defined
-
-
 @pytest.mark.parametrize(
     ("text", "not_defined", "better"),
     [
@@ -240,9 +237,6 @@ def test_names_with_an_obvious_meaning_are_supplied_and_reported(
     assert gave >= {(name, f"NameError: {', '.join(not_defined)}") for name in better}
     assert {name for name, _ in gave} == better
     assert different(found) == set()
-
-
-# ------------------------------------------------------------------ ranks that crash or hang
 
 
 GOOD = [Observation({}), Observation({})]
@@ -281,9 +275,6 @@ def test_ranks_are_kept_while_they_are_in_step(
     assert len(starts) == started
 
 
-# ------------------------------------------------------------------ the cases, and what is right
-
-
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_one_process_agrees_with_the_adapter_wherever_it_knows(tmp_path: Path, adapter: str) -> None:
     """The right answers that verdicts lean on. Where the contract has it raise there is none, and it raises."""
@@ -309,10 +300,9 @@ def test_one_process_agrees_with_the_adapter_wherever_it_knows(tmp_path: Path, a
     assert known == set(api) - others
 
 
-# ------------------------------------------------------------------ loading
-
-
-SMALL = "def exists(x):\n    return x is not None\n"
+HELPERS = (
+    "def exists(val):\n    return val is not None\n\n\ndef default(val, d):\n    return val if exists(val) else d\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -320,11 +310,11 @@ SMALL = "def exists(x):\n    return x is not None\n"
     [
         # without the package's own `__init__`, which may bring in the whole project
         (
-            {"pkg/__init__.py": "raise RuntimeError('nobody needs me')\n", "pkg/small.py": SMALL},
+            {"pkg/__init__.py": "raise RuntimeError('nobody needs me')\n", "pkg/small.py": HELPERS},
             "from .small import exists\nfrom pkg.small import exists as there\n",
         ),
         # as a fork without a package, though what lies beside it imports the file in turn
-        ({"pkg/musiclm.py": f"{SMALL}\n\nimport distributed\n"}, "from musiclm import exists\n"),
+        ({"pkg/musiclm.py": f"{HELPERS}\n\nimport distributed\n"}, "from musiclm import exists\n"),
     ],
 )
 def test_a_file_finds_what_lies_around_it(tmp_path: Path, files: dict[str, str], imports: str) -> None:
@@ -338,11 +328,6 @@ def test_a_file_finds_what_lies_around_it(tmp_path: Path, files: dict[str, str],
 
 
 # ------------------------------------------------------------------ the command
-
-
-HELPERS = (
-    "def exists(val):\n    return val is not None\n\n\ndef default(val, d):\n    return val if exists(val) else d\n"
-)
 
 
 def test_the_command_counts_and_shows_what_differs(tmp_path: Path) -> None:
