@@ -137,12 +137,13 @@ def test_a_world_may_join_later_and_be_prepared() -> None:
 
 
 def test_tensors_of_any_dtype_come_back() -> None:
-    """With their values and shapes."""
+    """With their values and shapes, detached."""
     with World(1, join=False) as world:
         for dtype in ("float32", "bool", "complex64", "float8_e4m3fn"):
             (back,) = world.run(values, 3, (2, 3), dtype)
             assert back.tolist() == values(3, (2, 3), dtype).tolist()
             assert str(back.dtype) == f"torch.{dtype}"
+        assert not world.run(torch.nn.Parameter, back.float())[0].requires_grad
 
 
 @pytest.mark.parametrize("numbers", [values, upstream])

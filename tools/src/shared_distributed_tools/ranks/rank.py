@@ -5,6 +5,7 @@ import faulthandler
 import io
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 
 class Place(NamedTuple):
@@ -92,7 +94,7 @@ def serve(where: Place, requests: Connection) -> None:
 
 def _answer(request: bytes) -> bytes:
     try:
-        function, arguments = loads(request)  # here, since the import of its module may fail
+        function, arguments = pickle.loads(request)  # here, since the import of its module may fail
         return dumps(function(*arguments))
     except BaseException as error:  # the parent decides what a failure means
         told = "".join(traceback.format_exception(error))
@@ -104,13 +106,22 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
+class _Pickler(pickle.Pickler):
+    """Tensors travel as their own bytes, detached: torch's pickling knows no fp8, and keeps `requires_grad`."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, Tensor):
+            return NotImplemented
+        plain = obj.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        return _rebuild, (bytes(plain.view(-1).view(torch.uint8).tolist()), obj.dtype, tuple(obj.shape))
+
+
+def _rebuild(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=dtype).view(shape) if data else torch.empty(shape, dtype=dtype)
+
+
 def dumps(value: Any) -> bytes:
-    """Any value as bytes; by torch.save, because plain pickle cannot handle fp8 tensors."""
+    """Any value with tensors in it, as bytes for `pickle.loads`."""
     buffer = io.BytesIO()
-    torch.save(value, buffer)
+    _Pickler(buffer).dump(value)
     return buffer.getvalue()
-
-
-def loads(data: bytes) -> Any:
-    """The value that `dumps` was given, with its tensors on the CPU."""
-    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)

@@ -4,6 +4,7 @@
 import contextlib
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import sys
@@ -15,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from .rank import Place, RankError, dumps, enter, loads, log_of, serve
+from .rank import Place, RankError, dumps, enter, log_of, serve
 
 # a server that has imported torch once forks a rank in milliseconds, where a new interpreter takes seconds
 _context = multiprocessing.get_context("forkserver")
@@ -150,7 +151,7 @@ class World:
             dead: dict[int, int | None] = {}
             for rank in [pending[pipe] for pipe in ready]:
                 try:
-                    answer = answers[rank] = loads(self._pipes[rank].recv_bytes())
+                    answer = answers[rank] = pickle.loads(self._pipes[rank].recv_bytes())
                 except (EOFError, OSError):  # its process has ended
                     self.processes[rank].join(1)
                     dead[rank] = self.processes[rank].exitcode
