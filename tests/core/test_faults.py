@@ -203,9 +203,7 @@ def answers() -> Iterator[Callable[[str], list[Any]]]:
 
     def play(scenario: Scenario) -> list[Any]:
         with World(scenario.size, join=scenario.join, deadlines=DEADLINES) as ranks:
-            seen = ranks.try_run(scenario.function, *scenario.args, lost=scenario.lost)
-            ranks.kill()
-        return seen
+            return ranks.try_run(scenario.function, *scenario.args, lost=scenario.lost)
 
     with ThreadPoolExecutor(6) as pool:
         played = {name: pool.submit(play, scenario) for name, scenario in SCENARIOS.items()}

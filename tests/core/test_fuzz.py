@@ -342,5 +342,5 @@ def test_bad_input_ends_in_one_error_and_the_next_call_works(
         in_turn = [trial for pair in pairs[start : start + BATCH] for trial in pair]
         for trial, *outcomes in zip(in_turn, *ranks.run(run_trials, in_turn), strict=True):
             if wrong := complaint(trial, outcomes):
-                ranks.kill()  # they may be out of step
+                ranks.close()  # they may be out of step
                 pytest.fail("\n".join([wrong, str(trial), *map(str, outcomes)]))

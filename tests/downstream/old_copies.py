@@ -66,44 +66,32 @@ WITHOUT_NAMES = RIGHT.replace("if sizes is None:", "if not exists(sizes):").repl
 # name -> what to put in place of what
 EDITS: dict[str, tuple[str, str]] = {
     "a wrong slice": ("[dist.get_rank()]", "[dist.get_rank() - 1]"),
-    "a mean instead of a sum": (
-        "dist.all_reduce(grads)\n",
-        "dist.all_reduce(grads)\n            grads /= dist.get_world_size()\n",
-    ),
+    "a mean instead of a sum": ("dist.all_reduce(grads)", "dist.all_reduce(grads.div_(dist.get_world_size()))"),
     "a swapped order": ("torch.cat(kept, dim)", "torch.cat(kept[::-1], dim)"),
     "sizes as a list": (
         "return AllGatherFunction.apply(x, self.dim, sizes, self.all_reduce_grads)",
-        "gathered, sizes = AllGatherFunction.apply(x, self.dim, sizes, self.all_reduce_grads)\n"
-        "        return gathered, sizes.tolist()",
+        "x, sizes = AllGatherFunction.apply(x, self.dim, sizes, self.all_reduce_grads); return x, sizes.tolist()",
     ),
-    "a different exception": (
-        "    mine = t.contiguous()\n",
-        "    if not dist.is_initialized():\n        raise KeyError('no process group')\n    mine = t.contiguous()\n",
-    ),
+    "a different exception": ("t.contiguous()", "t.contiguous() if dist.is_initialized() else {}['no group']"),
     "another default": ("(t, dim=0, sizes=None)", "(t, dim=1, sizes=None)"),
+    "sums without being asked": ("*, all_reduce_grads=False", "*, all_reduce_grads=True"),
     "a write to the incoming gradient": ("grads = grads.clone(memory_format=torch.contiguous_format)", "pass"),
     "a write behind the incoming gradient": (
-        "            grads = grads.clone(",
-        "            grads.as_strided((2,), (1,))[1] = 5\n            grads = grads.clone(",
+        "grads = grads.clone(",
+        "grads.as_strided((2,), (1,))[1] = 5; grads = grads.clone(",
     ),
-    "an error of its own": ("    mine = t.contiguous()\n", "    raise KeyError('always')\n"),
-    "an abort without a group": (
-        "    mine = t.contiguous()\n",
-        "    if not dist.is_initialized():\n        import os; os.abort()\n    mine = t.contiguous()\n",
-    ),
+    "an error of its own": ("mine = t.contiguous()", "raise KeyError('always')"),
+    "an abort without a group": ("t.contiguous()", "t if dist.is_initialized() else __import__('os').abort()"),
     "an error in the backward when alone": (
         "            return x, None\n",
-        "            if x.requires_grad:\n                x.register_hook(lambda grad: grad.nowhere)\n"
-        "            return x, None\n",
+        "            x.requires_grad and x.register_hook(lambda grad: grad.nowhere)\n            return x, None\n",
     ),
     "sizes when alone": ("            return x, None\n", "            return x, torch.tensor([x.shape[self.dim]])\n"),
     "an answer that is not remembered": ("if not self.is_distributed:", "if not dist.is_initialized():"),
-    "an abort in the backward": ("            dist.all_reduce(grads)\n", "            import os; os.abort()\n"),
+    "an abort in the backward": ("dist.all_reduce(grads)", "__import__('os').abort()"),
     "a rank that never comes back": (
-        "            dist.all_reduce(grads)\n",
-        "            import time\n"
-        "            if dist.get_rank():\n                raise OSError('gone')\n"
-        "            time.sleep(600)\n",
+        "dist.all_reduce(grads)",
+        "__import__('time').sleep(600 * (1 - 2 * dist.get_rank()))",  # rank 1 cannot sleep for so long, and raises
     ),
     "a name without an obvious meaning": ("if sizes is None:", "if not is_given(sizes):"),
     "an error for sizes in a list": ("torch.as_tensor(sizes)", "sizes.to(torch.long)"),

@@ -20,4 +20,4 @@ if __name__ == "__main__":
     requests = Client(str(folder / "parent"), "AF_UNIX")
     requests.send((rank, os.getpid()))
     dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
-    serve(Place(rank, size, "gloo", str(folder), timeout), requests, join=False)
+    serve(Place(rank, size, "gloo", str(folder), timeout), requests)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.support.hosts import host_by_rank
-from tests.support.world import Place, World, WorldFailure
+from tests.support.world import World, WorldFailure
 
 from .network import Host
 
@@ -40,9 +40,6 @@ class Launched:
         self.pid = pid
         self.sentinel = os.pidfd_open(pid)
 
-    def is_alive(self) -> bool:
-        return not wait([self.sentinel], 0)
-
     def join(self, timeout: float | None = None) -> None:
         wait([self.sentinel], timeout)
 
@@ -58,25 +55,20 @@ class TorchrunWorld(World):
 
     def _start(self) -> None:
         self._agents: list[subprocess.Popen[bytes]] = []
-        self._folder = Path(tempfile.mkdtemp(prefix="world-"))
-        self._places = [
-            Place(rank, self.size, self.backend, str(self._folder), self.deadlines.collective)
-            for rank in range(self.size)
-        ]
+        self._folder = tempfile.mkdtemp(prefix="world-")
         with socket.socket(socket.AF_UNIX) as listening:  # a path in the file system, which all hosts share
-            listening.bind(str(self._folder / "parent"))
+            listening.bind(f"{self._folder}/parent")
             listening.listen(self.size)
             listening.settimeout(START)
             self._launch()
             try:
                 arrived = dict(self._accept(listening) for _ in range(self.size))
             except TimeoutError:
-                logs = {n: (self._folder / f"agent-{n}.log").read_text() for n in range(len(self._agents))}
-                self.kill()
+                logs = {n: Path(f"{self._folder}/agent-{n}.log").read_text() for n in range(len(self._agents))}
+                self.close()
                 raise WorldFailure(f"torchrun: not all of {self.size} ranks came up (logs by host)", logs, {}) from None
         self.processes = [arrived[rank][0] for rank in range(self.size)]
         self._pipes = [arrived[rank][1] for rank in range(self.size)]
-        self._collect("serving", self.deadlines)  # each says so when it begins
 
     def _launch(self) -> None:
         shares = Counter(host_by_rank(self.size, len(self.hosts)))
@@ -87,8 +79,8 @@ class TorchrunWorld(World):
             words += [f"--nproc-per-node={ranks}", "--rdzv-backend=c10d", f"--rdzv-id={port}", "--max-restarts=0"]
             words += [f"--rdzv-endpoint={self.hosts[0].address}:{port}", f"--rdzv-conf=is_host={int(number == 0)}"]
             words += [f"--local-addr={host.address}", "-m", "tests.hosts.serve"]
-            words += [str(self._folder), str(self.deadlines.collective)]
-            with (self._folder / f"agent-{number}.log").open("w") as log:
+            words += [self._folder, str(self.deadlines.collective)]
+            with Path(f"{self._folder}/agent-{number}.log").open("w") as log:
                 agent = subprocess.Popen(host.command(*words), stdout=log, stderr=log, preexec_fn=_end_with_parent)
             self._agents.append(agent)
 
@@ -99,7 +91,7 @@ class TorchrunWorld(World):
         return rank, (Launched(pid), pipe)
 
     def close(self) -> None:
-        places, self._places = self._places, []  # the base class would delete their folder while agents write there
+        folder, self._folder = self._folder, ""  # the base class would delete it while agents write there
         processes = list(self.processes)
         super().close()
         for process in processes:
@@ -108,5 +100,4 @@ class TorchrunWorld(World):
             agent.kill()
             agent.wait()
         self._agents = []
-        if places:
-            shutil.rmtree(places[0].folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

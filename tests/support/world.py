@@ -18,10 +18,10 @@ __all__ = ["Deadlines", "Place", "RankError", "World", "WorldFailure", "Worlds",
 ranks.preload("torch._dynamo.backends.debugging", "shared_distributed", "pytest")
 
 
-def prepare(where: Place) -> None:
+def prepare() -> None:
     """What a rank does first: step onto its host, and make NCCL's rules known."""
-    enter_host(where.rank, where.size)
-    if where.backend == "nccl-rules":
+    enter_host(place().rank, place().size)
+    if place().backend == "nccl-rules":
         from .nccl_rules import register  # here, since an old torch lacks what it needs
 
         register()

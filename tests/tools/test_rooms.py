@@ -15,7 +15,7 @@ ORDER = {
     "vendor": "state content check update command",
     "migrate": "proof to_core stages risks plan status command",
     "ranks": "oracle rank world __init__",
-    "parity": "cases load truth play verdict compare report command",
+    "parity": "cases load play verdict compare command",
     ".": "list new cli __main__",
 }
 MODULES = [f"{room}.{name}".strip(".").removesuffix(".__init__") for room in ORDER for name in ORDER[room].split()]

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import shared_distributed
+from shared_distributed_tools.ranks.rank import place
 
 from .contenders import CONTENDERS
 from .estimate import FEWEST, Estimate, estimate
@@ -31,11 +32,11 @@ Calls = dict[str, Callable[[], Tensor]]  # by contender
 Rounds = dict[str, list[float]]  # by contender: the milliseconds of each round
 
 
-def pin(place: Any) -> None:
+def pin() -> None:
     """A core for each rank, where there are enough; for threads that the rank starts later too."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if len(cores) >= place.size:
-        os.sched_setaffinity(0, {cores[place.rank]})
+    if len(cores) >= place().size:
+        os.sched_setaffinity(0, {cores[place().rank]})
 
 
 def measure(point: Point, seconds: float) -> Rounds:
@@ -59,9 +60,9 @@ def measure(point: Point, seconds: float) -> Rounds:
 def _slowest(calls: Calls, numbers: range) -> Rounds:
     """The milliseconds of some rounds, on the slowest rank."""
     spent = {name: [0.0] * len(numbers) for name in calls}
-    for place, number in enumerate(numbers):
+    for at, number in enumerate(numbers):
         for name in turns(list(calls), number):
-            spent[name][place] = _timed(calls[name])
+            spent[name][at] = _timed(calls[name])
     slowest = 1e3 * torch.tensor(list(spent.values()), dtype=torch.float64, device=_device())
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return dict(zip(calls, slowest.tolist(), strict=True))

@@ -3,10 +3,8 @@
 
 cases     what is called, and how
 load      a file as a module, with the names that it fails to define (on ranks only)
-truth     what it should observe, computed in one process
-play      one case on one rank (on ranks only)
+play      one case on one rank, and what it should observe, computed in one process
 verdict   same, better, stricter or different
 compare   all of it
-report    the same for people
-command   `adapters parity`
+command   `adapters parity`, and the report for people
 """

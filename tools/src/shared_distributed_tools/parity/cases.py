@@ -88,12 +88,6 @@ class Case:
         """Whether adapters differ in what is right: alone they gather, return the input, or refuse."""
         return self.world <= 1 and self.function in ("AllGather", "all_gather") and bool(self.sizes)
 
-    def shape(self, size: int) -> tuple[int, ...]:
-        """The shape with `size` at the gathered dim."""
-        shape = list(self.other)
-        shape[self.dim] = size
-        return tuple(shape)
-
     @property
     def title(self) -> str:
         """The case in words: where, the call, and whatever else is not as usual."""
@@ -105,13 +99,13 @@ class Case:
 
 def generate(api: Mapping[str, Kind], worlds: Sequence[int]) -> list[Case]:
     """Every case for the functions of `api`, world by world; first what needs no process group."""
-    cases = [case for function, kind in api.items() for case in _without_a_group(Case(function, kind, 0))]
+    cases: list[Case] = []
     smallest = min((world for world in worlds if world > 1), default=None)
-    for world in sorted(set(worlds)):
-        for function, kind in api.items():
-            cases += _in_a_group(Case(function, kind, world), _sizes(world))
-            if world == smallest:  # whoever waits for a rank that raised costs seconds: once is enough
-                cases += _in_trouble(Case(function, kind, world, sizes=(2,) * world, raises=True))
+    for world, (function, kind) in product((0, *sorted(set(worlds))), api.items()):
+        bare = Case(function, kind, world)
+        cases += _in_a_group(bare, _sizes(world)) if world else _without_a_group(bare)
+        if world == smallest:  # whoever waits for a rank that raised costs seconds: once is enough
+            cases += _in_trouble(replace(bare, sizes=(2,) * world, raises=True))
     return list(dict.fromkeys(cases))  # `apply` has one way to be called where functions have three
 
 

@@ -1,16 +1,28 @@
 # SPDX-License-Identifier: MIT
-"""`adapters parity`."""
+"""`adapters parity`, and its report: what was compared, the counts, and every kind of finding."""
 
 import json
+import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
+from rich.table import Column, Table
+from rich.text import Text
 
 from ..catalog import ADAPTERS, adapter_named
-from ..terminal import echo, progress
+from ..terminal import echo, print_table, progress
 
-WORLD_SIZES = (1, 2, 3)
+_EXAMPLES = 3  # of one kind of difference; the rest is in the JSON
+_STYLES = {"same": "green", "better": "cyan", "stricter": "yellow", "different": "red"}
+_NAMES = {
+    "undefined_and_known": "not defined by the old file, supplied",
+    "undefined_and_unknown": "not defined by the old file, and not known here",
+    "only_in_adapter": "not in the old file, so not compared",
+}
 
 
 @click.command("parity")
@@ -20,7 +32,7 @@ WORLD_SIZES = (1, 2, 3)
     "--world-size",
     type=click.IntRange(1, 16),
     multiple=True,
-    default=WORLD_SIZES,
+    default=(1, 2, 3),
     show_default=True,
     help="How many ranks; may be repeated.",
 )
@@ -32,15 +44,52 @@ def command(ctx: click.Context, file: Path, adapter: str, world_size: tuple[int,
     FILE is executed, in child processes. Needs no GPU and no network. Exit code: 0 if all
     is the same, better, or refused as the contract announces; 1 if something is different; 2 if FILE cannot be run.
     """
-    from .compare import compare  # torch comes with these, and `--help` goes without
-    from .report import show
+    from .compare import compare  # torch comes with it, and `--help` goes without
 
     echo(f"parity runs {file}, in child processes", err=True)
     with progress(MofNCompleteColumn(), TimeElapsedColumn()) as report_progress:
-        comparison = compare(file, adapter_named(adapter), world_size, progress=report_progress)
-    exit_code = int(comparison.counts()["different"] > 0)
+        report = compare(file, adapter_named(adapter), world_size, report_progress)
+    exit_code = int(report["counts"]["different"] > 0)
     if is_json:
-        click.echo(json.dumps({**comparison.as_json(), "exit_code": exit_code}, indent=2))
+        click.echo(json.dumps({**report, "exit_code": exit_code}, indent=2))
     else:
-        show(comparison)
+        show(report)
     ctx.exit(exit_code)
+
+
+def show(report: dict[str, Any]) -> None:
+    """The facts, the counts by function, and what is not the same. Nothing depends on when it ran."""
+    echo(f"{report['file']} against {report['adapter']} {report['adapter_version']}, as `adapters vendor` writes it")
+    worlds = ", ".join(map(str, report["world_sizes"]))
+    cases = sum(report["counts"].values())
+    echo(f"{cases} cases, each with both, on gloo; world sizes {worlds}, and no process group")
+    for key, words in _NAMES.items():
+        if report[key]:
+            echo(f"{words}: {', '.join(report[key])}")
+    table = Table("function", *(Column(verdict, justify="right") for verdict in _STYLES))
+    for function, counts in {**report["functions"], "all": report["counts"]}.items():
+        table.add_row(function, *(Text(str(n), _STYLES[verdict] if n else "dim") for verdict, n in counts.items()))
+    print_table(table)
+    kinds: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for finding in sorted(report["findings"], key=lambda finding: [*_STYLES].index(finding["verdict"])):
+        function = finding["function"] if finding["verdict"] == "different" else ""
+        said = re.split(r"\d", finding["old"])[0]  # without numbers: the same thing is said of many cases
+        kinds.setdefault((finding["verdict"], function, finding["part"], said), []).append(finding)
+    for findings in kinds.values():
+        echo("\n".join(_described(findings, report["edited_definitions"])))
+
+
+def _described(findings: list[dict[str, Any]], edited: dict[str, str]) -> Iterator[str]:
+    verdict = findings[0]["verdict"]
+    functions = Counter(finding["function"] for finding in findings)
+    yield f"\n{verdict}: {findings[0]['part']} ({', '.join(f'{name} {n}' for name, n in functions.items())})"
+    for finding in findings[: _EXAMPLES if verdict == "different" else 1]:
+        yield f"  {finding['case']}" + ("" if finding["rank"] is None else f"; on rank {finding['rank']}")
+        yield f"    old  {finding['old']}"
+        yield f"    new  {finding['new']}"
+        if verdict == "different" and finding["function"] in edited:
+            yield f"    {finding['function']} is not the original's definition: {edited[finding['function']]}"
+        elif finding["right"]:
+            yield f"    in one process: {finding['right']} is right"
+    if verdict == "different" and len(findings) > _EXAMPLES:
+        yield f"  and {len(findings) - _EXAMPLES} more: --json lists all"

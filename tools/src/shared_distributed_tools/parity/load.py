@@ -13,29 +13,21 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd import Function
-from torch.nn import functional
+from torch.nn.functional import pad
 
 from ..render.verify import undefined_names
 from .cases import Kind
 
 ADDED = "all_reduce_grads"  # every adapter takes it, beyond what its original takes
 _STAND_IN = "old_distributed"  # the name of a flat file whose own name is another module's
-
-
-class Description(NamedTuple):
-    """A file as the parent needs to know it."""
-
-    api: dict[str, Kind]  # its public names that can be called
-    not_defined: list[str]  # names with an obvious meaning that nothing defines
-    not_importable: list[str]  # the same, imported from a module that is not there
-    unknown: list[str]  # names that nothing defines, and that mean nothing to us
 
 
 def kind_of(value: Any) -> Kind:
@@ -47,53 +39,46 @@ def kind_of(value: Any) -> Kind:
     return "callable"
 
 
-def load(file: str) -> tuple[ModuleType, "Builtins", Description]:
-    """The file as a module, the builtins that it was given, and what it is like."""
+@cache
+def load(file: str) -> ModuleType:
+    """The file as a module, which has builtins of its own."""
     path = Path(file)
-    around = []  # the packages, from the innermost
     folder = path.parent
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
-        around.append(folder)
         folder = folder.parent
     sys.path.insert(0, str(folder))
-    for package in around:
-        name = ".".join(package.relative_to(folder).parts)
-        sys.modules[name] = _new_module(name, package / "__init__.py", [str(package)])
-    name = ".".join(path.with_suffix("").relative_to(folder).parts)
+    parts = path.with_suffix("").relative_to(folder).parts
+    for depth in range(1, len(parts)):
+        package = ModuleType(".".join(parts[:depth]))
+        package.__path__ = [str(folder.joinpath(*parts[:depth]))]
+        sys.modules[package.__name__] = package
+    name = ".".join(parts)
     name = _STAND_IN if name in sys.modules or name in sys.stdlib_module_names else name
-    module, given = _new_module(name, path), Builtins()
-    vars(module)["__builtins__"] = given
+    module, given = ModuleType(name), Builtins()
+    vars(module).update(__file__=file, __package__=name.rpartition(".")[0], __builtins__=given)
     sys.modules[name] = module
-    text = importlib.util.decode_source(path.read_bytes())
-    exec(compile(text, str(path), "exec"), vars(module))
+    exec(compile(path.read_bytes(), file, "exec"), vars(module))
     given.used_at_import = frozenset(given.used)
-
-    found = {name: value for name, value in vars(module).items() if callable(value) and name not in given.absent}
-    public = getattr(module, "__all__", [name for name in found if not name.startswith("_")])
-    api = {name: kind_of(found[name]) for name in sorted(public) if name in found}
-    undefined = sorted(undefined_names(text))
-    meant, unknown = ([name for name in undefined if (name in MEANINGS) == is_meant] for is_meant in (True, False))
-    return module, given, Description(api, meant, sorted(given.absent), unknown)
+    return module
 
 
-def _new_module(name: str, path: Path, search: list[str] | None = None) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=search)
-    assert spec is not None
-    return importlib.util.module_from_spec(spec)
+def describe(file: str) -> tuple[dict[str, Kind], dict[str, list[str]]]:
+    """What can be called in a file, by name; and the names that it does not define, under the report's keys."""
+    undefined = undefined_names(importlib.util.decode_source(Path(file).read_bytes()))
+    return {name: kind_of(value) for name, value in sorted(vars(load(file)).items()) if callable(value)}, {
+        "undefined_and_known": sorted(undefined & MEANINGS.keys()),
+        "undefined_and_unknown": sorted(undefined - MEANINGS.keys()),
+    }
 
 
 class Builtins(dict[str, Any]):
     """Python's builtins, and behind them the names of MEANINGS. A lookup of one of these is noted.
 
-    Python asks here last, for names that neither a function nor its module defines. Its `__import__` lets a file live
-    without the module that it has its small helpers from: `from musiclm import exists` would need all that musiclm
-    needs, for a function of one line, and that it is not there is no fault of the file's.
+    Python asks here last, for names that neither a function nor its module defines.
     """
 
     def __init__(self) -> None:
         super().__init__(vars(builtins))
-        self["__import__"] = self._import
-        self.absent: set[str] = set()  # helpers from a module that is not there
         self.used: set[str] = set()
         self.used_at_import: frozenset[str] = frozenset()  # and so in every case
 
@@ -104,36 +89,14 @@ class Builtins(dict[str, Any]):
         meaning = MEANINGS[name]
         return pkgutil.resolve_name(meaning) if isinstance(meaning, str) else meaning
 
-    def _import(self, name: str, scope: Any = None, _: Any = None, wanted: Sequence[str] = (), level: int = 0) -> Any:
-        are_helpers = bool(wanted) and set(wanted) <= HELPERS.keys()
-        try:
-            module = builtins.__import__(name, scope, None, wanted or (), level)
-            if not are_helpers or all(hasattr(module, helper) for helper in wanted):
-                return module
-        except ImportError:
-            if not are_helpers:
-                raise
-        self.absent |= set(wanted)
-        return SimpleNamespace(**{helper: HELPERS[helper] for helper in wanted})
 
-
-def pad_dim_to(t: Tensor, length: int, dim: int = 0) -> Tensor:
-    """Zeros at the end of `dim`, or a shorter `dim`: `(… n …) -> (… length …)`."""
-    after = t.ndim - 1 - dim % t.ndim
-    return functional.pad(t, [0] * (2 * after) + [0, length - t.shape[dim]])
-
-
-# what projects keep in a module of their own, and import from there
-HELPERS: dict[str, Callable[..., Any]] = {
+# names that old files use and do not define -> what they obviously mean, or where that is found
+MEANINGS: dict[str, Callable[..., Any] | str] = {
     "exists": lambda val: val is not None,
     "default": lambda val, d: d if val is None else val,
     "divisible_by": lambda num, den: num % den == 0,
     "has_only_one_value": lambda t: (t == t[0]).all(),
-    "pad_dim_to": pad_dim_to,
-}
-# names that old files use and do not define -> what they obviously mean, or where that is found
-MEANINGS: dict[str, Callable[..., Any] | str] = {
-    **HELPERS,
+    "pad_dim_to": lambda t, length, dim=0: pad(t, [0, 0] * (t.ndim - 1 - dim % t.ndim) + [0, length - t.shape[dim]]),
     "F": "torch.nn.functional",
     "nn": "torch.nn",
     "torch": "torch",

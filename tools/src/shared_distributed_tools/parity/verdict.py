@@ -9,30 +9,19 @@ rank all the same, and the adapter raises on every rank.
 """
 
 import re
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
-from ..ranks import HUNG
 from .cases import Case
-from .play import Observation, Raised
-from .truth import INPUT, SECOND, UPSTREAM, truth
+from .play import INPUT, SECOND, UPSTREAM, Observation, truth
 
 Verdict = Literal["same", "better", "stricter", "different"]
 _RETURNED = "returned"
-_END, _EXCEPTION = "how it ends", "exception"
-_NOT_RELIED_ON = {_END, _EXCEPTION, SECOND, INPUT, UPSTREAM}
-
-
-class Outcome(NamedTuple):
-    """What all ranks observed. `broken`: how the ranks ended where not all of them answered."""
-
-    by_rank: tuple[Observation | None, ...]
-    broken: str = ""
-
-    @property
-    def raised(self) -> list[Raised]:
-        """What ranks raised."""
-        return [one.raised for one in self.by_rank if one is not None and one.raised is not None]
+_END = "how it ends"
+_shortened = partial(textwrap.shorten, width=160, placeholder="…")
+_NOT_RELIED_ON = {_END, SECOND, INPUT, UPSTREAM}
 
 
 class Finding(NamedTuple):
@@ -47,18 +36,18 @@ class Finding(NamedTuple):
     right: str = ""
 
 
-def judge(case: Case, old: Outcome, new: Outcome, alone: str) -> Finding:
+def judge(case: Case, old: Sequence[Observation], new: Sequence[Observation], alone: str) -> Finding:
     """Compare what all ranks observed, and where that differs ask who is right; `alone` as in the contract."""
     differences = [Finding(case, "different", *found) for found in _differences(old, new)]
     if not differences:
-        missing = sorted({name for one in old.by_rank if one is not None for name in one.not_defined})
+        missing = sorted({name for one in old for name in one.not_defined})
         said = ("undefined names", f"NameError: {', '.join(missing)}", "the same, with these names supplied")
         return Finding(case, "better", *said) if missing else Finding(case, "same")
-    old_right, new_right = (_is_right(case, outcome, alone) for outcome in (old, new))
+    old_right, new_right = (_is_right(case, observed, alone) for observed in (old, new))
     relied_on = [one for one in differences if one.part not in _NOT_RELIED_ON]
     if new_right and not old_right and not relied_on:
         returned = [one for one in differences if one.old == _RETURNED]
-        if case.raises and returned and not old.broken:
+        if case.raises and returned:
             return returned[0]._replace(verdict="stricter")
         return differences[0]._replace(verdict="better")
     right = ""
@@ -67,74 +56,49 @@ def judge(case: Case, old: Outcome, new: Outcome, alone: str) -> Finding:
     return (relied_on or differences)[0]._replace(right=right)
 
 
-def _differences(old: Outcome, new: Outcome) -> Iterator[tuple[str, str, str, int | None]]:
-    if old.broken or new.broken:
-        if old.broken != new.broken:
-            yield _END, _end_in_words(old), _end_in_words(new), None
-        return
-    for rank, (was, now) in enumerate(zip(old.by_rank, new.by_rank, strict=True)):
-        assert was is not None
-        assert now is not None
-        for found in _on_a_rank(was, now):
-            yield *found, rank if len(old.by_rank) > 1 else None
-
-
-def _on_a_rank(old: Observation, new: Observation) -> Iterator[tuple[str, str, str]]:
-    if old.raised or new.raised:
-        if not (old.raised and new.raised and is_same_error(old.raised, new.raised)):
-            yield _EXCEPTION, _raised_in_words(old.raised), _raised_in_words(new.raised)
-        return
-    for part in dict.fromkeys([*old.parts, *new.parts]):
-        was, now = old.parts.get(part, "not given"), new.parts.get(part, "not given")
-        if was != now:
-            yield part, *_pair_in_words(was, now)
-
-
-def is_same_error(old: Raised, new: Raised) -> bool:
-    """Whether code that handles the old one handles the new one.
-
-    A subclass will do, with a message of its own; of one and the same class the messages must be alike as well, but
-    for numbers.
-    """
-    if old.step != new.step or old.name not in new.bases:
-        return False
-    one, other = (re.sub(r"0x[0-9a-f]+|\d+", "N", raised.message.strip().partition("\n")[0]) for raised in (old, new))
-    return old.name != new.name or one == other
-
-
-def _is_right(case: Case, outcome: Outcome, alone: str) -> bool:
+def _is_right(case: Case, by_rank: Sequence[Observation], alone: str) -> bool:
     """Whether every rank gives the right answer; False where it is not known."""
-    if outcome.broken or case.raises:
-        return not outcome.broken and len(outcome.raised) == len(outcome.by_rank)
-    pairs = [(truth(case, rank, alone), observed) for rank, observed in enumerate(outcome.by_rank)]
-    return not outcome.raised and all(right and seen and right.items() <= seen.parts.items() for right, seen in pairs)
+    if case.raises:
+        return all(observed.raised for observed in by_rank)
+    pairs = [(truth(case, rank, alone), observed) for rank, observed in enumerate(by_rank)]
+    return all(right and not seen.raised and right.items() <= seen.parts.items() for right, seen in pairs)
 
 
-def _end_in_words(outcome: Outcome) -> str:
-    raised = outcome.raised[0] if outcome.raised else None
-    if not outcome.broken:
-        return _raised_in_words(raised)
-    return outcome.broken + (f", after another rank raised {raised.name}" if raised and outcome.broken == HUNG else "")
+def _differences(old: Sequence[Observation], new: Sequence[Observation]) -> Iterator[tuple[str, str, str, int | None]]:
+    for rank, (was, now) in enumerate(zip(old, new, strict=True)):
+        at = None if was.broken or now.broken or len(old) == 1 else rank
+        if not is_same_end(was, now):
+            yield _END, _end_in_words(was), _end_in_words(now), at
+        elif not was.raised:
+            for part in dict.fromkeys([*was.parts, *now.parts]):
+                texts = was.parts.get(part, "not given"), now.parts.get(part, "not given")
+                if len({*texts}) > 1:
+                    yield part, *_pair_in_words(*texts), at
 
 
-def _raised_in_words(raised: Raised | None) -> str:
-    if raised is None:
-        return _RETURNED
-    return f"{raised.name} in {raised.step}: {_shortened(raised.message)}".removesuffix(": ")
+def is_same_end(old: Observation, new: Observation) -> bool:
+    """Whether both end the same way: code that handles the old exception must handle the new one too.
+
+    It must come at the same step. A subclass will do, with a message of its own; of one and the same class the
+    messages must be alike as well, but for numbers.
+    """
+    if not (old.raised and new.raised):
+        return (old.raised, old.broken) == (new.raised, new.broken)
+    one, other = (re.sub(r"0x[0-9a-f]+|\d+", "N", each.message.strip().partition("\n")[0]) for each in (old, new))
+    return old.raised[0] in new.raised[1:] or (old.raised[0] == new.raised[0] and one == other)
+
+
+def _end_in_words(observed: Observation) -> str:
+    if observed.broken:
+        return f"{observed.broken}, {observed.message}".removesuffix(", ")
+    return _shortened(f"{observed.raised[0]}: {observed.message}".removesuffix(": ")) if observed.raised else _RETURNED
 
 
 def _pair_in_words(old: str, new: str) -> tuple[str, str]:
     """Two texts that differ. Of two tensors of one shape, the first place at which they do."""
     (head, _, was), (other, _, now) = old.partition(": "), new.partition(": ")
     if " tensor " in head and head == other:
-        at, pair = next(
-            (at, pair) for at, pair in enumerate(zip(was.split(), now.split(), strict=True)) if len({*pair}) > 1
-        )
-        return f"{head}, number {at}: {pair[0]}", f"{head}, number {at}: {pair[1]}"
+        pairs = enumerate(zip(was.split(), now.split(), strict=True))
+        at, (one, another) = next((at, pair) for at, pair in pairs if len({*pair}) > 1)
+        return f"{head}, number {at}: {one}", f"{head}, number {at}: {another}"
     return _shortened(old), _shortened(new)
-
-
-def _shortened(text: str) -> str:
-    """On one line, and not too long for a report."""
-    line = " ".join(text.split())
-    return line if len(line) <= 140 else f"{line[:139]}…"

@@ -11,6 +11,7 @@ one inside the other, end whatever gets stuck:
     case         every rank still running shows its stack, and the world is killed; the next `run` starts a new one
 """
 
-from .world import CRASHED, HUNG, Deadlines, RankError, World, WorldFailure, preload, start_server
+from .rank import RankError
+from .world import CRASHED, HUNG, Deadlines, World, WorldFailure, preload, start_server
 
 __all__ = ["CRASHED", "HUNG", "Deadlines", "RankError", "World", "WorldFailure", "preload", "start_server"]

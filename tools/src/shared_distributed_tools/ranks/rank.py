@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One rank: joins the process group, then runs the functions that its parent sends. Whatever it prints is logged."""
+"""One rank: runs the functions that its parent sends; the first is `enter`. Whatever it prints is logged."""
 
 import faulthandler
 import io
@@ -29,25 +29,31 @@ class Place(NamedTuple):
     backend: str
     folder: str  # of the store and the logs
     timeout: float  # seconds for a collective
-    prepare: "Callable[[Place], None] | None" = None  # run before the rank does anything else
-
-    @property
-    def log(self) -> Path:
-        """Where the rank's output goes."""
-        return Path(self.folder) / f"rank-{self.rank}.log"
 
 
-_place: Place | None = None
+class RankError(NamedTuple):
+    """What one rank raised."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+_place: Place
 
 
 def place() -> Place:
     """This rank's place, known before there is a process group."""
-    assert _place is not None
     return _place
 
 
+def log_of(rank: int, folder: str) -> Path:
+    """Where a rank's output goes."""
+    return Path(folder) / f"rank-{rank}.log"
+
+
 def join_group() -> None:
-    """Enter the process group; done at the start, unless the world was made with `join=False`."""
+    """Join the process group; done at the start, unless the world was made with `join=False`."""
     here = place()
     if here.backend == "nccl":
         torch.cuda.set_device(here.rank)  # all ranks of a world are on this machine: a device each
@@ -56,65 +62,52 @@ def join_group() -> None:
     dist.init_process_group(here.backend, store=store, rank=here.rank, world_size=here.size, timeout=timeout)
 
 
-def serve(where: Place, requests: Connection, *, join: bool) -> None:
+def enter(prepare: Callable[[], object] | None, join: bool) -> None:
+    """What every rank does first."""
+    if prepare is not None:
+        prepare()
+    if join:
+        join_group()
+
+
+def serve(where: Place, requests: Connection) -> None:
     """Run what is asked for until the parent closes the pipe."""
     global _place
     _place = where
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business, which then ends the ranks
-    if multiprocessing.parent_process() is not None:  # a rank of torchrun's has none, and ends with its pipe
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-    _send_output_to(where.log)
+    parent = multiprocessing.parent_process()
+    if parent is not None:  # a rank of torchrun's has none, and ends with its pipe
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    log = log_of(where.rank, where.folder).open("w", buffering=1)
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    faulthandler.enable(file=sys.stderr)
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     torch.set_num_threads(1)
-    requests.send_bytes(_answer(_enter, join))
     while True:
         try:
             request = requests.recv_bytes()
         except EOFError:
             os._exit(0)  # no destructors: peers may be gone, and gloo would wait for them
-        requests.send_bytes(_answer(_run, request))
+        requests.send_bytes(_answer(request))
 
 
-def _enter(join: bool) -> None:
-    prepare = place().prepare
-    if prepare is not None:
-        prepare(place())
-    if join:
-        join_group()
-
-
-def _run(request: bytes) -> Any:
-    function, arguments = pickle.loads(request)  # here, since the import of its module may fail
-    return function(*arguments)
-
-
-def _answer(function: Callable[..., Any], *arguments: Any) -> bytes:
+def _answer(request: bytes) -> bytes:
     try:
-        return dumps(("ok", function(*arguments)))
+        function, arguments = pickle.loads(request)  # here, since the import of its module may fail
+        return dumps(function(*arguments))
     except BaseException as error:  # the parent decides what a failure means
         told = "".join(traceback.format_exception(error))
-        return dumps(("error", (type(error).__name__, str(error), told)))
+        return dumps(RankError(type(error).__name__, str(error), told))
 
 
-def _send_output_to(log: Path) -> None:
-    file = log.open("w", buffering=1)
-    os.dup2(file.fileno(), 1)
-    os.dup2(file.fileno(), 2)
-    faulthandler.enable(file=sys.stderr)
-    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
+def _end_with(parent: int) -> None:
+    wait([parent])
     os._exit(1)
 
 
-# ------------------------------------------------------------------ answers as bytes
-
-
 class _Pickler(pickle.Pickler):
-    """Tensors travel as their own bytes: torch's pickling knows no fp8."""
+    """Tensors travel as their own bytes, detached: torch's pickling knows no fp8, and keeps `requires_grad`."""
 
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, Tensor):

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from .rank import Place, dumps, serve
+from .rank import Place, RankError, dumps, enter, log_of, serve
 
 # a server that has imported torch once forks a rank in milliseconds, where a new interpreter takes seconds
 _context = multiprocessing.get_context("forkserver")
@@ -50,14 +50,6 @@ class Deadlines(NamedTuple):
     after_first: float = float("inf")  # for the other ranks, once a first one is done
 
 
-class RankError(NamedTuple):
-    """What one rank raised."""
-
-    type: str
-    message: str
-    traceback: str
-
-
 class WorldFailure(AssertionError):
     """At least one rank failed: every rank's traceback, stack or end, in one text.
 
@@ -75,7 +67,7 @@ class WorldFailure(AssertionError):
 class World:
     """`size` processes in one process group, or with `join=False` in none yet; started when first asked.
 
-    prepare: an importable function of a rank's `Place`, run in every rank before it joins.
+    prepare: an importable function, run in every rank before it joins.
     """
 
     def __init__(
@@ -85,13 +77,13 @@ class World:
         *,
         join: bool = True,
         deadlines: Deadlines | None = None,
-        prepare: Callable[[Place], None] | None = None,
+        prepare: Callable[[], object] | None = None,
     ) -> None:
         self.size, self.backend, self.join, self.prepare = size, backend, join, prepare
         self.deadlines = deadlines or Deadlines()
         self.processes: list[ForkServerProcess] = []
         self._pipes: list[Connection] = []
-        self._places: list[Place] = []
+        self._folder = ""  # of the store and the logs
 
     def __enter__(self: _World) -> _World:
         return self
@@ -107,99 +99,76 @@ class World:
         """As `run`, with a RankError in place of a result where a rank raised, and None for ranks that are `lost`."""
         if not self.processes:
             self._start()
-        request = dumps((function, args))
-        for pipe in self._pipes:
-            with contextlib.suppress(OSError):  # a dead rank: its sentinel says so below
-                pipe.send_bytes(request)
-        return self._collect(function.__qualname__, self.deadlines, lost)
-
-    def kill(self) -> None:
-        """End every rank at once."""
-        for process in self.processes:
-            if process.is_alive():
-                process.kill()
-        self.close()
+        return self._ask(function, args, self.deadlines, lost)
 
     def close(self) -> None:
-        """End the ranks: they leave when their pipe closes, and are killed if they do not."""
-        for pipe in self._pipes:
-            pipe.close()
+        """Kill the ranks: they have nothing to clean up, and may be waiting for each other."""
         for process in self.processes:
-            process.join(5)
-            if process.is_alive():
-                process.kill()
-                process.join()
-        if self._places:
-            shutil.rmtree(self._places[0].folder, ignore_errors=True)
-        self.processes, self._pipes, self._places = [], [], []
+            process.kill()
+        for process, pipe in zip(self.processes, self._pipes, strict=True):
+            process.join()
+            pipe.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self.processes, self._pipes = [], []
 
     def _start(self) -> None:
         start_server()
-        folder = tempfile.mkdtemp(prefix="world-")
+        self._folder = tempfile.mkdtemp(prefix="world-")
         for rank in range(self.size):
-            where = Place(rank, self.size, self.backend, folder, self.deadlines.collective, self.prepare)
+            where = Place(rank, self.size, self.backend, self._folder, self.deadlines.collective)
             ours, theirs = _context.Pipe()
-            process = _context.Process(
-                target=serve, args=(where, theirs), kwargs={"join": self.join}, daemon=True, name=f"rank {rank}"
-            )
+            process = _context.Process(target=serve, args=(where, theirs), daemon=True, name=f"rank {rank}")
             process.start()
             theirs.close()
             self.processes.append(process)
             self._pipes.append(ours)
-            self._places.append(where)
-        what = "joining the process group"
-        self._checked(what, self._collect(what, Deadlines(_START, _START)))
+        self._checked("start", self._ask(enter, (self.prepare, self.join), Deadlines(case=_START)))
 
     def _checked(self, what: str, answers: list[Any]) -> list[Any]:
-        failed = {rank: answer.traceback for rank, answer in enumerate(answers) if isinstance(answer, RankError)}
-        if failed:
-            self.kill()  # ranks may be out of step: the next case gets a new world
-            headline = f"{what} failed on ranks {sorted(failed)} of {self.size}"
-            raise WorldFailure(headline, failed, dict(enumerate(answers)))
+        failed = [rank for rank, answer in enumerate(answers) if isinstance(answer, RankError)]
+        if failed:  # ranks may be out of step: the next case gets a new world
+            self._fail(f"{what} failed on ranks {failed} of {self.size}", dict(enumerate(answers)))
         return answers
 
-    def _collect(self, what: str, deadlines: Deadlines, lost: Collection[int] = ()) -> list[Any]:
+    def _ask(
+        self, function: Callable[..., Any], args: tuple[Any, ...], deadlines: Deadlines, lost: Collection[int] = ()
+    ) -> list[Any]:
         """One answer a rank. A dead rank, or one past its deadline, ends the world, unless it was to be lost."""
+        what, request = function.__qualname__, dumps((function, args))
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):  # a dead rank: its pipe says so below
+                pipe.send_bytes(request)
         answers: dict[int, Any] = dict.fromkeys(lost)
         give_up = time.monotonic() + deadlines.case
         while len(answers) < self.size:
-            pending = [rank for rank in range(self.size) if rank not in answers]
-            pipes: dict[Any, int] = {self._pipes[rank]: rank for rank in pending}
-            sentinels: dict[Any, int] = {self.processes[rank].sentinel: rank for rank in pending}
-            ready = wait([*pipes, *sentinels], timeout=max(0.0, give_up - time.monotonic()))
+            pending: dict[Any, int] = {self._pipes[rank]: rank for rank in range(self.size) if rank not in answers}
+            ready = wait([*pending], timeout=max(0.0, give_up - time.monotonic()))
             if not ready:
-                for rank in pending:
+                for rank in pending.values():
                     os.kill(self.processes[rank].pid or 0, signal.SIGUSR1)
                 time.sleep(_STACKS)
-                self._fail(f"{what}: no answer from ranks {pending} of {self.size}", answers, HUNG)
-            for rank in {(pipes | sentinels)[source] for source in ready}:
-                self._receive(rank, answers)  # one that died may have answered just before
-            dead = [rank for source, rank in sentinels.items() if source in ready and rank not in answers]
-            if dead:
-                for rank in dead:
+                self._fail(f"{what}: no answer from ranks {[*pending.values()]} of {self.size}", answers, HUNG)
+            dead: dict[int, int | None] = {}
+            for rank in [pending[pipe] for pipe in ready]:
+                try:
+                    answer = answers[rank] = pickle.loads(self._pipes[rank].recv_bytes())
+                except (EOFError, OSError):  # its process has ended
                     self.processes[rank].join(1)
-                codes = {rank: self.processes[rank].exitcode for rank in dead}
-                headline = f"{what}: worker died on ranks {codes} of {self.size} (rank: exit code)"
-                self._fail(headline, answers, _end_in_words(codes[dead[0]]))
-            answered = [answer for rank, answer in answers.items() if rank not in lost]
-            if any(isinstance(answer, RankError) for answer in answered):
-                give_up = min(give_up, time.monotonic() + deadlines.after_error)
-            if answered:
-                give_up = min(give_up, time.monotonic() + deadlines.after_first)
+                    dead[rank] = self.processes[rank].exitcode
+                    continue
+                patience = deadlines.after_error if isinstance(answer, RankError) else deadlines.after_first
+                give_up = min(give_up, time.monotonic() + patience)
+            if dead:
+                headline = f"{what}: worker died on ranks {dead} of {self.size} (rank: exit code)"
+                self._fail(headline, answers, _end_in_words(dead[min(dead)]))
         return [answers[rank] for rank in range(self.size)]
 
-    def _receive(self, rank: int, answers: dict[int, Any]) -> None:
-        with contextlib.suppress(EOFError, OSError):  # closed by a dying rank
-            if self._pipes[rank].poll():
-                status, value = pickle.loads(self._pipes[rank].recv_bytes())
-                answers[rank] = value if status == "ok" else RankError(*value)
-
-    def _fail(self, headline: str, answers: dict[int, Any], end: str) -> NoReturn:
+    def _fail(self, headline: str, answers: dict[int, Any], end: str = "") -> NoReturn:
         by_rank = {rank: answer.traceback for rank, answer in answers.items() if isinstance(answer, RankError)}
-        for silent in [place for place in self._places if place.rank not in answers]:
-            printed = silent.log.read_text(errors="replace") if silent.log.exists() else ""
-            by_rank[silent.rank] = printed or "(printed nothing)"
-        self.kill()
+        for rank in [rank for rank in range(self.size) if rank not in answers]:
+            log = log_of(rank, self._folder)
+            by_rank[rank] = (log.read_text(errors="replace") if log.exists() else "") or "(printed nothing)"
+        self.close()
         raise WorldFailure(headline, by_rank, answers, end)
 
 
