@@ -194,7 +194,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     reasons = {one.path.removeprefix("pkg/"): one.why for one in tree.unread}
     assert set(reasons) == {"broken.py", "coded.py", "deep.py", "large.py", "null.py", "pipe.py"}
     assert reasons["pipe.py"] == "not a plain file"
-    assert reasons["broken.py"] == "does not parse: invalid syntax (line 1)"
+    assert reasons["broken.py"] == "does not parse: invalid syntax (broken.py, line 1)"
     assert reasons["large.py"] == "larger than 0 MiB"
 
 

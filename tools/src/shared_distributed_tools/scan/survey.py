@@ -3,7 +3,7 @@
 
 import ast
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,7 +91,7 @@ def scan(
             found.append(find_copy(tree, path, originals))
             survey.files += 1
         survey.findings += [_with_sites(tree, finding) for finding in found if finding]
-        survey.unread += [replace(one, path=(tree.root / one.path).as_posix()) for one in tree.unread]
+        survey.unread += [one._replace(path=(tree.root / one.path).as_posix()) for one in tree.unread]
     survey.findings.sort(key=lambda finding: (finding.root, finding.path))
     return survey
 
