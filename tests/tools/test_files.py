@@ -37,14 +37,14 @@ def test_only_plain_files_are_written(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "folder")
     (tmp_path / "link.py").symlink_to(tmp_path / "elsewhere.py")
     for path, because in (
-        ("folder", "is a folder"),
+        ("folder", "not a plain file"),
         ("pipe.py", "not a plain file"),
         ("link.py", "symlink"),
         ("link/x.py", "symlink"),
         ("nowhere/x.py", "is not a folder"),
     ):
         with pytest.raises(RefusalError, match=because):
-            checked(tmp_path, path)
+            read(checked(tmp_path, path))
     assert checked(tmp_path, "folder/../folder/x.py") == tmp_path / "folder/x.py"
     with pytest.raises(RefusalError, match="is not a folder"):
         repo_root(tmp_path / "pipe.py")

@@ -52,7 +52,7 @@ def test_what_git_refuses_is_an_error_and_not_an_answer(
 ) -> None:
     """An empty `.git`, another work tree, lost objects, no git at all: never "not under git"."""
     (repo / "sub/.git").mkdir()
-    with pytest.raises(GitError, match="git refuses"):
+    with pytest.raises(GitError, match="git could not read"):
         Checkout.around(repo / "sub")
     git(repo, "config", "core.worktree", str(tmp_path))
     with pytest.raises(GitError, match="is not a git repository; git finds"):
@@ -65,7 +65,7 @@ def test_what_git_refuses_is_an_error_and_not_an_answer(
     with pytest.raises(GitError, match="git could not read"):
         checkout.committed(repo / "a.py")
     (repo / ".git/HEAD").unlink()
-    with pytest.raises(GitError, match="git refuses"):
+    with pytest.raises(GitError, match="git could not read"):
         Checkout.around(repo)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GitError, match="needs git"):

@@ -31,35 +31,22 @@ def repo_root(repo: Path) -> Path:
 
 
 def checked(repo: Path, path: str | Path) -> Path:
-    """A file's full path inside a repo, existing or not. RefusalError for anything that may not be written."""
+    """A file's full path inside a repo, existing or not. RefusalError for what may not be written to, whatever it is.
+
+    Only a plain file may be replaced: `read` says so of others.
+    """
     full = Path(os.path.normpath(repo / path))
     inside = full.relative_to(repo).parts if full.is_relative_to(repo) else ()
     if not inside or ".git" in map(str.lower, inside):
         msg = f"{path} is outside {repo}; give a path inside the repo"
         raise RefusalError(msg)
-    for part in (*reversed(full.parents[: len(inside) - 1]), full):
-        mode = _mode(part)
-        if stat.S_ISLNK(mode):
-            msg = f"{part} is a symlink: what it points to would not be replaced. Put a plain file or folder there"
-            raise RefusalError(msg)
-        if part != full and not stat.S_ISDIR(mode):
-            msg = f"{part} is not a folder; make it first, or give another --path"
-            raise RefusalError(msg)
-        if part == full and mode and not stat.S_ISREG(mode):
-            what = "a folder" if stat.S_ISDIR(mode) else "not a plain file"
-            msg = f"{full} is {what}; move it away, or give another --path"
-            raise RefusalError(msg)
+    if Path(os.path.realpath(full)) != full:
+        msg = f"{full} is or is below a symlink: what that points to would not be replaced. Put a plain file there"
+        raise RefusalError(msg)
+    if not os.path.isdir(full.parent):  # noqa: PTH112 (`Path.is_dir` raises for a folder without permission)
+        msg = f"{full.parent} is not a folder; make it first, or give another --path"
+        raise RefusalError(msg)
     return full
-
-
-def _mode(path: Path) -> int:
-    """What a path is, and who may do what with it; 0 where there is nothing."""
-    try:
-        return path.lstat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    except OSError as error:
-        raise UnreadableError(path, f"cannot be read: {error.strerror}") from error
 
 
 def read(path: Path) -> bytes | None:
@@ -82,13 +69,17 @@ def read(path: Path) -> bytes | None:
     return content
 
 
-def write_atomically(path: Path, content: bytes, expected: bytes | None, scratch: Path | None = None) -> None:
-    """Replace a file in one step, keeping its permissions; make it where there is none.
+def write_atomically(path: Path, content: bytes | None, expected: bytes | None, scratch: Path | None = None) -> None:
+    """Replace a file in one step, keeping its permissions; make it where there is none. Without content, remove it.
 
     expected: what the file held when the change was shown, None for no file. RefusalError if it holds something
     else by now: somebody saved it in between.
     scratch: the folder for the temporary file; beside the file if there is none, or it is on another file system.
     """
+    if content is None:
+        _refuse_changed(path, expected)
+        path.unlink()
+        return
     for folder in (scratch or path.parent, path.parent):
         try:
             _replace(path, content, expected, folder / _TEMPORARY.format(token_hex(8)))
@@ -116,12 +107,6 @@ def _replace(path: Path, content: bytes, expected: bytes | None, temporary: Path
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def remove(path: Path, expected: bytes | None) -> None:
-    """Remove a file. RefusalError if it holds something else than when that was shown."""
-    _refuse_changed(path, expected)
-    path.unlink()
 
 
 def _refuse_changed(path: Path, expected: bytes | None) -> None:
