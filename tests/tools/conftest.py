@@ -14,7 +14,7 @@ from tests.downstream.trees import copy_sources
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the copies of our own writing in `tests.downstream.projects` were the originals that scan knows."""
-    ours = tuple(fingerprint.record(name, text) for name, text in ORIGINALS.items())
+    ours = {name: fingerprint.record(text) for name, text in ORIGINALS.items()}
     for module in (fingerprint, survey):
         monkeypatch.setattr(module, "known_originals", lambda: ours)
 

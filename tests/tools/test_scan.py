@@ -4,7 +4,7 @@
 import ast
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.render import render
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.scan import fingerprint, survey
-from shared_distributed_tools.scan.fingerprint import Original, definitions, known_originals, record, with_original
+from shared_distributed_tools.scan.fingerprint import definitions, known_originals, record, with_original
 from shared_distributed_tools.scan.survey import Finding, find_copy, scan
 from tests.downstream.commands import run
 from tests.downstream.copies import DEFINITIONS, LARGER, RELATIVE, REWRITTEN, SYNTAX
@@ -22,25 +22,25 @@ from tests.downstream.old_copies import RIGHT, copy_with
 from tests.downstream.trees import write_files
 
 ROOT = Path(__file__).resolve().parents[2]
-KNOWN = (record("mirasol", RIGHT),)
+KNOWN = {"mirasol": record(RIGHT)}
 
 
 @pytest.fixture(autouse=True)
-def known_family(monkeypatch: pytest.MonkeyPatch) -> None:
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that knows our own family, and nothing else."""
     monkeypatch.setattr(survey, "known_originals", lambda: KNOWN)
 
 
-Look = Callable[..., Finding]
+Look = Callable[[str], Finding]
 
 
 @pytest.fixture
 def look(tmp_path: Path) -> Look:
     """Looks at one text as a file; it has to be a copy."""
 
-    def at(text: str, originals: Sequence[Original] = KNOWN) -> Finding:
+    def at(text: str) -> Finding:
         (tmp_path / "some.py").write_text(text)
-        finding = find_copy(Tree(tmp_path), "some.py", originals)
+        finding = find_copy(Tree(tmp_path), "some.py")
         assert finding is not None
         return finding
 
@@ -67,7 +67,7 @@ def edited(*changes: tuple[str, str]) -> str:
 
 def test_the_originals_are_known_and_no_source_text_is_shipped() -> None:
     """Each by its adapter; names and hashes only. The flat fork has musiclm's definitions."""
-    known = dict(known_originals())
+    known = known_originals()
     assert [*known] == ["mirasol", "musiclm", "spear-tts", "st-moe"]
     for found in known.values():
         assert sum(one.tells for one in found.values()) == 2
@@ -84,15 +84,15 @@ def test_an_original_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(fingerprint, "KNOWN", tmp_path / "known.json")
     for name, number in (("ours", len(before) + 1), ("musiclm", len(before))):
         (tmp_path / "known.json").write_text(with_original(name, file))
-        after = dict(known_originals.__wrapped__())
-        assert (after[name], len(after)) == (KNOWN[0].definitions, number)
+        after = known_originals.__wrapped__()
+        assert (after[name], len(after)) == (KNOWN["mirasol"], number)
 
 
 @pytest.mark.parametrize("text", ["def gather(x):\n    return x\n", "def f(x):\n" + "    x = x + 1\n" * 12])
 def test_a_file_that_scan_could_not_recognise_is_refused(text: str) -> None:
     """Nothing in it gathers at some length."""
     with pytest.raises(ToolError, match="scan would never find it"):
-        record("x", text)
+        record(text)
 
 
 # ------------------------------------------------------------------ hashes
@@ -103,7 +103,7 @@ PINNED_SYNTAX = "0d61ef64274d4f36"
 
 def test_hashes_are_those_of_every_python() -> None:
     """Pinned: what one version of Python records, the others recognise. If this fails, what is shipped is void."""
-    assert " ".join(one.hash for one in KNOWN[0].definitions.values()) == PINNED
+    assert " ".join(one.hash for one in KNOWN["mirasol"].values()) == PINNED
     (definition,) = definitions(ast.parse(SYNTAX))
     assert definition.known.hash == PINNED_SYNTAX
 
@@ -235,16 +235,17 @@ def test_a_changed_definition_names_its_lines(look: Look) -> None:
     assert difference.detail == f"not in the original: lines {line}; statements missing: 2"
 
 
-def test_the_nearest_original_is_named(look: Look) -> None:
+def test_the_nearest_original_is_named(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two that are much alike, the one with fewer differences; a definition stands for one of the original's."""
     swapped = edited(SWAPPED)
-    originals = [*KNOWN, record("swapped", swapped)]
+    monkeypatch.setattr(survey, "known_originals", lambda: {**KNOWN, "swapped": record(swapped)})
     for text, name in [(RIGHT, "mirasol"), (swapped, "swapped")]:
-        finding = look(text, originals)
+        finding = look(text)
         assert (finding.adapter, finding.kind) == (name, "exact")
     start, stop = RIGHT.index("def lengthen"), RIGHT.index("def all_gather_variable_dim")
-    twice = record("twice", RIGHT + RIGHT[start:stop].replace("lengthen", "lengthen_again"))
-    assert differences(look(RIGHT, [twice])) == {"lengthen_again": ["missing"]}
+    twice = record(RIGHT + RIGHT[start:stop].replace("lengthen", "lengthen_again"))
+    monkeypatch.setattr(survey, "known_originals", lambda: {"twice": twice})
+    assert differences(look(RIGHT)) == {"lengthen_again": ["missing"]}
 
 
 def test_a_copy_in_a_larger_file(look: Look) -> None:
@@ -322,11 +323,12 @@ def test_what_lacks_a_part_of_the_idea_is_no_relative(tmp_path: Path, old: str, 
     assert scan([tmp_path]).findings == []
 
 
-def test_nothing_false_in_other_peoples_code() -> None:
+def test_nothing_false_in_other_peoples_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's own gathers and sharding, and this project's core and adapters, are no copies."""
+    monkeypatch.setattr(survey, "known_originals", known_originals)
     distributed = Path(torch.__file__).parent / "distributed"
     others = [distributed / "nn", distributed / "fsdp", ROOT / "shared", ROOT / "packages"]
-    found = scan(others, known_originals())
+    found = scan(others)
     assert found.files > 50
     assert found.findings == []
 

@@ -2,12 +2,11 @@
 """A file's definitions beside the known files: which one is nearest, how near, and what differs."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from .fingerprint import Definition, Known, Original
+from .fingerprint import Definition, Known
 
 # the share of a known file's statements, or of one telling definition's, that makes a file a copy
 _OF_ALL, _OF_ONE = 0.5, 0.6
@@ -19,80 +18,73 @@ class Difference(NamedTuple):
 
     name: str
     how: str  # "changed", "renamed", "missing" or "extra"
-    detail: str
-    line: int  # in the file; 0 for what is missing there
+    detail: str = ""
+    line: int = 0  # in the file; 0 for what is missing there
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A file beside one known file."""
+class Comparison(NamedTuple):
+    """A copy beside its original."""
 
-    original: Original
-    pairs: dict[str, Definition]  # the known file's names, and what stands for each
-
-    @property
-    def similarity(self) -> float:
-        """The share of common statements."""
-        known = self.original.definitions
-        shared = sum(_shared(mine.known, known[name]) for name, mine in self.pairs.items())
-        every = [*(mine.known for mine in self.pairs.values()), *known.values()]
-        return 2 * shared / sum(len(one.statements.split()) for one in every)
-
-    @property
-    def is_a_copy(self) -> bool:
-        """Whether so much of the known file, or of one telling definition, is in this one."""
-        known = self.original.definitions
-        alike = [likeness(mine.known, known[name]) for name, mine in self.pairs.items() if known[name].tells]
-        return bool(alike) and (self.similarity >= _OF_ALL or max(alike) >= _OF_ONE)
-
-    @property
-    def differences(self) -> list[Difference]:
-        """What differs, without what the file has beyond the known one."""
-        found = []
-        for name, mine in self.pairs.items():
-            known, line = self.original.definitions[name], mine.node.lineno
-            if mine.name != name:
-                found.append(Difference(mine.name, "renamed", f"{name} in the original", line))
-            if mine.known.hash != known.hash:
-                found.append(Difference(mine.name, "changed", _change(mine, known), line))
-        missing = [name for name in self.original.definitions if name not in self.pairs]
-        return found + [Difference(name, "missing", "", 0) for name in missing]
+    adapter: str
+    similarity: float  # the share of common statements
+    differences: list[Difference]  # without what the file has beyond the original
+    definitions: list[Definition]  # those that stand for one of the original
 
 
-def nearest(found: Sequence[Definition], originals: Sequence[Original]) -> Comparison | None:
+def nearest(found: Sequence[Definition], originals: dict[str, dict[str, Known]]) -> Comparison | None:
     """The known file that a file, or a part of it, comes from; None if it comes from none."""
-    copies = [one for one in (_compare(found, original) for original in originals) if one.is_a_copy]
-    return min(copies, key=lambda one: (-one.similarity, len(one.differences), one.original.adapter), default=None)
+    copies = [one for adapter, known in originals.items() for one in _compare(found, adapter, known)]
+    return min(copies, key=lambda one: (-one.similarity, len(one.differences), one.adapter), default=None)
 
 
-def _compare(found: Sequence[Definition], original: Original) -> Comparison:
+def _compare(found: Sequence[Definition], adapter: str, known: dict[str, Known]) -> Iterator[Comparison]:
+    """A comparison, if so much of the known file, or of one telling definition, is in this one."""
+    pairs = _paired(found, known)
+    alike = [
+        _likeness(mine.known.statements, known[name].statements) for name, mine in pairs.items() if known[name].tells
+    ]
+    mine, theirs = (
+        " ".join(one.statements for one in some) for some in ([one.known for one in pairs.values()], known.values())
+    )
+    similarity = _likeness(mine, theirs)
+    if alike and (similarity >= _OF_ALL or max(alike) >= _OF_ONE):
+        differences = [one for name in known for one in _differences(name, known[name], pairs.get(name))]
+        yield Comparison(adapter, similarity, differences, [pairs[name] for name in known if name in pairs])
+
+
+def _paired(found: Sequence[Definition], known: dict[str, Known]) -> dict[str, Definition]:
     """Which definition stands for which: best the same code, then the same name, then the most alike."""
-    known = original.definitions
     scores = [(_score(mine, name, known[name]), mine, name) for mine in found for name in known]
     pairs: dict[str, Definition] = {}
     for score, mine, name in sorted(scores, key=lambda one: one[0], reverse=True):
         if score and name not in pairs and mine not in pairs.values():
             pairs[name] = mine
-    return Comparison(original, {name: pairs[name] for name in known if name in pairs})
+    return pairs
 
 
 def _score(mine: Definition, name: str, known: Known) -> float:
-    alike = likeness(mine.known, known) if len(known.statements.split()) > 3 else 0.0
+    alike = _likeness(mine.known.statements, known.statements) if len(known.statements.split()) > 3 else 0.0
     return 4 * (mine.known.hash == known.hash) + 2 * (mine.name == name) + (alike if alike >= _ALIKE else 0)
 
 
-def likeness(one: Known, other: Known) -> float:
-    """The share of common statements of two definitions, from 0 to 1."""
-    return 2 * _shared(one, other) / (_counted(one.statements) + _counted(other.statements)).total()
-
-
-def _shared(one: Known, other: Known) -> int:
-    return (_counted(one.statements) & _counted(other.statements)).total()
+def _likeness(one: str, other: str) -> float:
+    """The share of common statements, from 0 to 1."""
+    return 2 * (_counted(one) & _counted(other)).total() / (_counted(one) + _counted(other)).total()
 
 
 @lru_cache(maxsize=1024)
 def _counted(statements: str) -> Counter[str]:
     return Counter(statements.split())
+
+
+def _differences(name: str, known: Known, mine: Definition | None) -> Iterator[Difference]:
+    if mine is None:
+        yield Difference(name, "missing")
+        return
+    if mine.name != name:
+        yield Difference(mine.name, "renamed", f"{name} in the original", mine.node.lineno)
+    if mine.known.hash != known.hash:
+        yield Difference(mine.name, "changed", _change(mine, known), mine.node.lineno)
 
 
 def _change(mine: Definition, known: Known) -> str:
