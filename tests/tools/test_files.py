@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shared_distributed_tools.errors import RefusalError
-from shared_distributed_tools.repo.files import checked, like, read, repo_root, with_lf, write_atomically
+from shared_distributed_tools.repo.files import checked, like, read, with_lf, write_atomically
 
 
 def test_somebody_elses_edit_in_between_is_not_lost(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_path_outside_the_repo_is_refused(tmp_path: Path, outside: str) -> Non
 
 
 def test_only_plain_files_are_written(tmp_path: Path) -> None:
-    """No symlink on the way, no folder, no pipe; and a repo is a folder."""
+    """No symlink on the way, no folder, no pipe."""
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "link").symlink_to(tmp_path / "folder")
@@ -46,8 +46,6 @@ def test_only_plain_files_are_written(tmp_path: Path) -> None:
         with pytest.raises(RefusalError, match=because):
             read(checked(tmp_path, path))
     assert checked(tmp_path, "folder/../folder/x.py") == tmp_path / "folder/x.py"
-    with pytest.raises(RefusalError, match="is not a folder"):
-        repo_root(tmp_path / "pipe.py")
 
 
 def test_line_ends_follow_the_file() -> None:

@@ -216,7 +216,7 @@ def test_without_a_copy_there_is_no_plan(tmp_path: Path) -> None:
     """A folder without one, and no folder at all."""
     for command in (("plan",), ("migrate", "--to", "vendored")):
         assert refused(run(*command, tmp_path), "no copy found")
-        assert refused(run(*command, tmp_path / "nowhere"), "is not a folder")
+        assert refused(run(*command, tmp_path / "nowhere"), "does not exist")
 
 
 @pytest.mark.usefixtures("known")

@@ -6,13 +6,12 @@ from pathlib import Path
 import click
 
 from ..repo.changes import carry_out
-from ..repo.files import repo_root
-from ..terminal import echo, one_line
+from ..terminal import REPO, echo, one_line
 from .stages import STAGES, look_at, step_to
 
 
 @click.command("migrate")
-@click.argument("repo", type=click.Path(path_type=Path))
+@click.argument("repo", type=REPO)
 @click.option("--to", "stage", type=click.Choice(STAGES[1:]), required=True, help="A later stage.")
 @click.option("--path", help="The copy in REPO, if there are several.")
 @click.option(
@@ -35,9 +34,8 @@ def command(
     write: bool,
 ) -> None:
     """Move REPO to a later stage. Shows the diff; --write makes the change, and git undoes it."""
-    root = repo_root(repo)
-    project = look_at(root, path)
+    project = look_at(repo, path)
     step = step_to(project, stage, requirements, accept_edits=accept_edits, remove_module=remove_module)
-    carry_out(root, step.changes, step.message, write=write)
+    carry_out(repo, step.changes, step.message, write=write)
     for line in step.to_do:
         echo(one_line(line), fg=None if line.startswith(" ") else "yellow", err=True)

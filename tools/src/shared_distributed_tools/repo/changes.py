@@ -25,15 +25,9 @@ class Change:
     old: bytes | None  # None: there is no such file yet
     new: bytes | None  # None: it is removed
 
-    @property
-    def diff(self) -> str:
-        """As a unified diff; empty if nothing changes but line ends."""
-        name = one_line(self.path)
-        return unified(self.old or b"", self.new or b"", name if self.old is not None else "(no file)", name)
-
 
 def unified(before: bytes, after: bytes, old: str, new: str) -> str:
-    """A unified diff of two texts; empty if they are equal."""
+    """A unified diff of two texts; empty if they are equal but for line ends."""
     left, right = (with_lf(content).decode(errors="replace").splitlines() for content in (before, after))
     return "\n".join(difflib.unified_diff(left, right, old, new, lineterm=""))
 
@@ -90,7 +84,8 @@ def carry_out(repo: Path, changes: Sequence[Change], message: str, *, write: boo
     for change in changes:
         _refuse_unless_held(checkout, repo, change)
     for change in changes:
-        print_diff(change.diff)
+        name = one_line(change.path)
+        print_diff(unified(change.old or b"", change.new or b"", "(no file)" if change.old is None else name, name))
     files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
     if not write:
         echo(f"{files} would change; --write makes the change", err=True)

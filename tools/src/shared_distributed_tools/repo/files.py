@@ -22,18 +22,10 @@ class UnreadableError(RefusalError):
         self.why = why
 
 
-def repo_root(repo: Path) -> Path:
-    """A repo's folder, with symlinks above and at it resolved."""
-    if not repo.is_dir():
-        msg = f"{repo} is not a folder; give the root of the downstream repo"
-        raise RefusalError(msg)
-    return repo.resolve()
-
-
 def checked(repo: Path, path: str | Path) -> Path:
     """A file's full path inside a repo, existing or not. RefusalError for what may not be written to, whatever it is.
 
-    Only a plain file may be replaced: `read` says so of others.
+    repo: with symlinks resolved. Only a plain file may be replaced: `read` says so of others.
     """
     full = Path(os.path.normpath(repo / path))
     inside = full.relative_to(repo).parts if full.is_relative_to(repo) else ()

@@ -3,7 +3,7 @@
 
 git gets a directory, an environment and flags that leave the repository no say: no hook, filter, monitor, pager,
 signature program or network. The user's own configuration counts, `safe.directory` above all. Only commands that
-read are used, and what git cannot answer is a GitError, never "not there".
+read are used, and what git cannot answer is a RefusalError, never "not there".
 """
 
 import os
@@ -40,10 +40,6 @@ _UNDER_WAY = {
 _CONVERSIONS = ("filter", "ident", "working-tree-encoding")  # attributes by which git changes a file's bytes
 
 
-class GitError(RefusalError):
-    """git could not answer: nothing is known, and nothing is written."""
-
-
 @dataclass(frozen=True)
 class Checkout:
     """A work tree and its git directory. Paths given to it are full paths inside the tree."""
@@ -53,7 +49,7 @@ class Checkout:
 
     @classmethod
     def around(cls, folder: Path) -> "Checkout | None":
-        """The work tree around a folder: the nearest folder above with a `.git`. GitError if git refuses it."""
+        """The work tree around a folder: the nearest folder above with a `.git`. RefusalError if git refuses it."""
         folder = folder.resolve()
         root = next((one for one in (folder, *folder.parents) if os.path.lexists(one / ".git")), None)
         if root is None:
@@ -63,7 +59,7 @@ class Checkout:
         git_dir, is_here, _ = answer.rpartition(f"\n{root.as_posix()}\n")
         if not is_here:
             msg = f"{root / '.git'} is not a git repository; git finds {' for '.join(answer.splitlines())} instead"
-            raise GitError(msg)
+            raise RefusalError(msg)
         return cls(root, Path(git_dir))
 
     @property
@@ -124,7 +120,7 @@ class Checkout:
         """A version of a file, by its id."""
         if int(self._ask("cat-file", "-s", name)) > LARGEST:
             msg = f"git could not read {self.root}: {name} is larger than {LARGEST / 2**20:.0f} MiB"
-            raise GitError(msg)
+            raise RefusalError(msg)
         return self._ask("cat-file", "blob", name)
 
     def _in_head(self, path: Path) -> list[str]:
@@ -181,11 +177,11 @@ def _run(folder: Path, *arguments: str, allowed: Container[int] = (0,)) -> subpr
         )
     except subprocess.TimeoutExpired as error:
         msg = f"git did not answer within {_SECONDS} seconds, in {folder}"
-        raise GitError(msg) from error
+        raise RefusalError(msg) from error
     except OSError as error:
-        raise GitError("this needs git, which is not installed; install it and run this again") from error
+        raise RefusalError("this needs git, which is not installed; install it and run this again") from error
     if answer.returncode not in allowed:
         said = answer.stderr.decode(errors="replace").strip()
         msg = f"git could not read {folder}: {said or f'it ended with exit code {answer.returncode}'}"
-        raise GitError(msg)
+        raise RefusalError(msg)
     return answer

@@ -86,7 +86,7 @@ class Tree:
     def __init__(self, root: Path, checkout: Checkout | None = None) -> None:
         self.root = root if root.is_dir() else root.parent
         self._unread: dict[str, Unread] = {}
-        self._kept: dict[str, tuple[bytes, Source | None]] = {}
+        self._kept: dict[str, Source | None] = {}
         self._checkout = checkout
         self.absent: dict[str, str] = checkout.absent(root) if checkout else {}  # of whatever kind, with their ids
         absent = [path for path in self.absent if path.endswith(_SUFFIXES)]
@@ -99,18 +99,25 @@ class Tree:
 
     def content(self, path: str) -> bytes | None:
         """A file's bytes; None for one that cannot be read."""
-        return self._kept[path][0] if path in self._kept else self._read(path)
+        try:
+            content = read(self.root / path)
+            if content is None and self._checkout and path in self.absent:
+                return self._checkout.blob(self.absent[path])
+            if content is None:
+                self.give_up(path, "cannot be read: it was removed meanwhile")
+            return content
+        except UnreadableError as error:
+            self.give_up(path, error.why)
+            return None
 
     def source(self, path: str) -> Source | None:
         """A file, parsed; None for one that cannot be read or does not parse."""
         if path not in self._kept:
-            content = self._read(path)
-            if content is None:
-                return None
-            if sum(len(kept) for kept, _ in self._kept.values()) + len(content) > KEPT:
+            found = self._parse(path, self.content(path))
+            if sum(len(one.text) for one in (*self._kept.values(), found) if one) > KEPT:
                 self._kept.clear()
-            self._kept[path] = content, self._parse(path, content)
-        return self._kept[path][1]
+            self._kept[path] = found
+        return self._kept[path]
 
     def give_up(self, path: str, why: str, *, may_hide_a_copy: bool = True) -> None:
         """Count a file or folder among those that could not be looked at."""
@@ -144,19 +151,9 @@ class Tree:
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
-    def _read(self, path: str) -> bytes | None:
-        try:
-            content = read(self.root / path)
-            if content is None and self._checkout and path in self.absent:
-                return self._checkout.blob(self.absent[path])
-            if content is None:
-                self.give_up(path, "cannot be read: it was removed meanwhile")
-            return content
-        except UnreadableError as error:
-            self.give_up(path, error.why)
-        return None
-
-    def _parse(self, path: str, content: bytes) -> Source | None:
+    def _parse(self, path: str, content: bytes | None) -> Source | None:
+        if content is None:
+            return None
         try:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
             if codecs.lookup(encoding).name in _SLOW:
