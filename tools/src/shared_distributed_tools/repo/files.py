@@ -68,43 +68,33 @@ def write_atomically(path: Path, content: bytes | None, expected: bytes | None, 
     else by now: somebody saved it in between.
     scratch: the folder for the temporary file; beside the file if there is none, or it is on another file system.
     """
-    if content is None:
-        _refuse_changed(path, expected)
-        path.unlink()
-        return
     for folder in (scratch or path.parent, path.parent):
+        temporary = folder / _TEMPORARY.format(token_hex(8))
         try:
-            _replace(path, content, expected, folder / _TEMPORARY.format(token_hex(8)))
+            with temporary.open("xb") as stream:
+                stream.write(content or b"")
+                stream.flush()
+                os.fsync(stream.fileno())
+            if path.exists():
+                temporary.chmod(path.stat().st_mode & 0o777)
+            if read(path) != expected:  # the last step before the replacement
+                msg = f"{path} was changed while this ran, and is left as it is; run this again"
+                raise RefusalError(msg)
+            if content is None:
+                path.unlink()
+            else:
+                temporary.replace(path)
             break
         except OSError as error:
             if error.errno != errno.EXDEV or folder == path.parent:
                 msg = f"{path} cannot be written to: {error.strerror}; it is as it was"
                 raise RefusalError(msg) from error
+        finally:
+            temporary.unlink(missing_ok=True)
     if os.name != "nt":  # the rename itself has to reach the disk; on Windows folders cannot be opened
         descriptor = os.open(path.parent, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-
-
-def _replace(path: Path, content: bytes, expected: bytes | None, temporary: Path) -> None:
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if path.exists():
-            temporary.chmod(path.stat().st_mode & 0o777)
-        _refuse_changed(path, expected)  # the last step before the replacement
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _refuse_changed(path: Path, expected: bytes | None) -> None:
-    if read(path) != expected:
-        msg = f"{path} was changed while this ran, and is left as it is; run this again"
-        raise RefusalError(msg)
 
 
 def clear_temporary_files(folder: Path) -> None:

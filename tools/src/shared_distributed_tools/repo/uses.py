@@ -238,13 +238,12 @@ class _File:
         """The call that built the object that an expression is."""
         if isinstance(node, ast.Call):
             return node if self._class_built(node) else None
+        keys: list[tuple[ast.AST, str]] = []
         if isinstance(node, ast.Name) and self.built:
-            places = self.source.around(node)
-            return next((self.built[one, node.id] for one in places if (one, node.id) in self.built), None)
-        if not is_of_self(node):
-            return None
-        own = class_of(self.source, node)
-        return self.built.get((own, f"self.{node.attr}")) or self.built.get((own, node.attr))
+            keys = [(one, node.id) for one in self.source.around(node)]
+        elif is_of_self(node):
+            keys = [(class_of(self.source, node), name) for name in (f"self.{node.attr}", node.attr)]
+        return next((self.built[key] for key in keys if key in self.built), None)
 
     def _use(self, node: ast.AST) -> Iterator[Use]:
         is_read = isinstance(node, ast.Call) or isinstance(getattr(node, "ctx", None), ast.Load)

@@ -2,8 +2,7 @@
 """A file's definitions beside the known files: which one is nearest, how near, and what differs."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .fingerprint import Definition, Known
@@ -40,13 +39,8 @@ def nearest(found: Sequence[Definition], originals: dict[str, dict[str, Known]])
 def _compare(found: Sequence[Definition], adapter: str, known: dict[str, Known]) -> Iterator[Comparison]:
     """A comparison, if so much of the known file, or of one telling definition, is in this one."""
     pairs = _paired(found, known)
-    alike = [
-        _likeness(mine.known.statements, known[name].statements) for name, mine in pairs.items() if known[name].tells
-    ]
-    mine, theirs = (
-        " ".join(one.statements for one in some) for some in ([one.known for one in pairs.values()], known.values())
-    )
-    similarity = _likeness(mine, theirs)
+    alike = [_likeness([mine.known], [known[name]]) for name, mine in pairs.items() if known[name].tells]
+    similarity = _likeness([mine.known for mine in pairs.values()], known.values())
     if alike and (similarity >= _OF_ALL or max(alike) >= _OF_ONE):
         differences = [one for name in known for one in _differences(name, known[name], pairs.get(name))]
         yield Comparison(adapter, similarity, differences, [pairs[name] for name in known if name in pairs])
@@ -63,18 +57,14 @@ def _paired(found: Sequence[Definition], known: dict[str, Known]) -> dict[str, D
 
 
 def _score(mine: Definition, name: str, known: Known) -> float:
-    alike = _likeness(mine.known.statements, known.statements) if len(known.statements.split()) > 3 else 0.0
+    alike = _likeness([mine.known], [known]) if known.statements.count(" ") > 2 else 0.0
     return 4 * (mine.known.hash == known.hash) + 2 * (mine.name == name) + (alike if alike >= _ALIKE else 0)
 
 
-def _likeness(one: str, other: str) -> float:
+def _likeness(some: Iterable[Known], others: Iterable[Known]) -> float:
     """The share of common statements, from 0 to 1."""
-    return 2 * (_counted(one) & _counted(other)).total() / (_counted(one) + _counted(other)).total()
-
-
-@lru_cache(maxsize=1024)
-def _counted(statements: str) -> Counter[str]:
-    return Counter(statements.split())
+    one, other = (Counter(" ".join(known.statements for known in all_).split()) for all_ in (some, others))
+    return 2 * (one & other).total() / (one + other).total()
 
 
 def _differences(name: str, known: Known, mine: Definition | None) -> Iterator[Difference]:
@@ -89,11 +79,9 @@ def _differences(name: str, known: Known, mine: Definition | None) -> Iterator[D
 
 def _change(mine: Definition, known: Known) -> str:
     """What is changed: the lines that are new, how many statements are missing."""
-    left = Counter(known.statements.split())
-    new: set[int] = set()
-    for statement, line in zip(mine.known.statements.split(), mine.lines, strict=True):
-        left[statement] -= 1
-        new |= {line} if left[statement] < 0 else set()
+    statements = mine.known.statements.split()
+    new = {line for one, line in zip(statements, mine.lines, strict=True) if one not in known.statements}
+    missing = [one for one in known.statements.split() if one not in statements]
     said = ["not in the original: lines " + ", ".join(map(str, sorted(new)))] if new else []
-    said += [f"statements missing: {(+left).total()}"] if +left else []
-    return "; ".join(said) or "the same statements in another order, or with other variables"
+    said += [f"statements missing: {len(missing)}"] if missing else []
+    return "; ".join(said) or "the same statements in another order or number, or with other variables"
