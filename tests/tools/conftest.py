@@ -7,7 +7,7 @@ import pytest
 
 from shared_distributed_tools.render import sources
 from shared_distributed_tools.scan import fingerprint, survey
-from tests.downstream.projects import ORIGINALS
+from tests.downstream.projects import ORIGINALS, PROJECTS
 from tests.downstream.trees import copy_sources
 
 
@@ -17,6 +17,12 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = {name: fingerprint.record(text) for name, text in ORIGINALS.items()}
     for module in (fingerprint, survey):
         monkeypatch.setattr(module, "known_originals", lambda: ours)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """A project with its own copy, committed."""
+    return PROJECTS["spear-tts"].make(tmp_path, "repo")
 
 
 @pytest.fixture

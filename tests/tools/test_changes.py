@@ -52,6 +52,7 @@ FILTER = "echo '*.py filter=lfs' > .gitattributes && git add -A && git commit -q
         ("rm a.py", "is committed, but not here", "git restore -- a.py"),
         (FILTER, r"is not stored in git as it is here \(filter=lfs in .gitattributes\)", ""),
         ("printf broken > .git/index", "git could not read", ""),
+        ("rm .git/objects/*/*", "git could not read", ""),
     ],
 )
 def test_what_git_could_not_undo_is_refused(repo: Path, spoil: str, because: str, helps: str) -> None:

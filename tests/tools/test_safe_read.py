@@ -30,12 +30,6 @@ USER = PROJECT.user
 READING = ("check", "scan", "plan", "status", "update", "vendor spear-tts", "migrate --to package")
 
 
-@pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    """A project with its own copy, committed."""
-    return PROJECT.make(tmp_path, "repo")
-
-
 BOUNDED = """
 import resource, signal, sys
 from click.testing import CliRunner
