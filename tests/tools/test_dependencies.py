@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from shared_distributed_tools.errors import RefusalError
 from shared_distributed_tools.repo.dependencies import added, is_listed, name_in
 
 ONE = ["x-distributed>=1.0"]
@@ -47,7 +46,6 @@ def test_a_requirement_is_added_in_the_lists_own_layout(
         ("setup.py", "setup(install_requires = [*BASE])\n"),
         ("setup.py", "setup(install_requires = [])\n"),
         ("setup.py", "setup(install_requires = ['torch', ('einops')])\n"),
-        ("setup.py", "setup(**dict(install_requires = ['torch']))\n"),
         ("setup.py", "setup(\n"),
         ("setup.py", "OPTIONS = dict(install_requires = ['torch'])\nsetup(**OPTIONS)\n"),
         ("setup.py", f"setup(install_requires = {'[' * 5000}{']' * 5000})\n"),
@@ -108,7 +106,5 @@ def test_whether_a_distribution_is_listed(tmp_path: Path, file: str, text: str, 
 
 
 def test_a_requirement_names_a_distribution() -> None:
-    """What is none is refused."""
+    """However its name is written."""
     assert [name_in(one) for one in (*ONE, "X.Distributed @ https://host/x.whl")] == ["x-distributed"] * 2
-    with pytest.raises(RefusalError, match="is not a requirement"):
-        name_in("git+https://host/repo.git")

@@ -51,7 +51,7 @@ def test_old_versions_are_found_by_a_text(repo: Path) -> None:
 def test_what_git_refuses_is_an_error_and_not_an_answer(
     repo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """An empty `.git`, another work tree, lost objects, no git at all: never "not under git"."""
+    """An empty `.git`, another work tree, no HEAD, no git at all: never "not under git"."""
     (repo / "sub/.git").mkdir()
     with pytest.raises(RefusalError, match="git could not read"):
         Checkout.around(repo / "sub")
@@ -59,12 +59,6 @@ def test_what_git_refuses_is_an_error_and_not_an_answer(
     with pytest.raises(RefusalError, match="is not a git repository; git finds"):
         Checkout.around(repo)
     git(repo, "config", "--unset", "core.worktree")
-    checkout = around(repo)
-    for file in (repo / ".git/objects").rglob("*"):
-        if file.is_file():
-            file.unlink()
-    with pytest.raises(RefusalError, match="git could not read"):
-        checkout.committed(repo / "a.py")
     (repo / ".git/HEAD").unlink()
     with pytest.raises(RefusalError, match="git could not read"):
         Checkout.around(repo)
