@@ -5,7 +5,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from unittest import mock
@@ -19,7 +18,7 @@ from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.terminal import one_line
 from shared_distributed_tools.vendor import content
 from shared_distributed_tools.vendor.state import State, inspect
-from tests.downstream.commands import done, refused, run
+from tests.downstream.commands import done, refused, run, run_apart
 from tests.downstream.projects import PROJECTS
 from tests.downstream.trees import MINE, commit, edit_at_the_end, git, newer, write_files
 
@@ -28,27 +27,6 @@ PROJECT = PROJECTS["spear-tts"]
 TARGET = PROJECT.copy
 USER = PROJECT.user
 READING = ("check", "scan", "plan", "status", "update", "vendor spear-tts", "migrate --to package")
-
-
-BOUNDED = """
-import resource, signal, sys
-from click.testing import CliRunner
-from shared_distributed_tools.cli import main
-resource.setrlimit(resource.RLIMIT_AS, (3 * 2**29, 3 * 2**29))
-signal.alarm(60)
-for repo in sys.argv[1].split(":"):
-    for command in sys.argv[2:]:
-        result = CliRunner().invoke(main, [*command.split(), repo])
-        assert isinstance(result.exception, (SystemExit, type(None))), (command, result.exception)
-        assert result.output
-"""
-
-
-def assert_bounded(*repos: Path) -> None:
-    """Every command gives an answer, within a minute and 1.5 GB."""
-    command = [sys.executable, "-c", BOUNDED, ":".join(map(str, repos)), *READING]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr
 
 
 @pytest.mark.parametrize("kind", ["/dev/zero", "/proc/kmsg", "pipe", "sparse", "folder", "loop"])
@@ -68,7 +46,7 @@ def test_odd_files_in_the_place_of_every_file_that_is_read(repo: Path, tmp_path:
             path.mkdir()
         else:
             path.symlink_to(path if kind == "loop" else kind)
-    assert_bounded(repo, other)
+    run_apart(READING, [repo, other])
 
 
 @pytest.mark.parametrize("coding", ["punycode", "undefined", "idna", "rot13", "utf-16", "unicode_escape", "x\0"])
@@ -78,7 +56,7 @@ def test_codings_that_no_source_has(repo: Path, coding: str) -> None:
         text = (repo / name).read_bytes()
         (repo / name).write_bytes(f"# coding: {coding}\n".encode() + text + b"# gather-" + b"a" * 300_000)
     commit(repo)
-    assert_bounded(repo)
+    run_apart(READING, [repo])
 
 
 NASTY = [

@@ -14,7 +14,7 @@ import pytest
 
 from shared_distributed_tools.render import render, rendered_parts
 from shared_distributed_tools.repo import git as git_module
-from tests.downstream.commands import done, refused, run
+from tests.downstream.commands import done, refused, run, run_apart
 from tests.downstream.projects import PROJECTS
 from tests.downstream.trees import commit, edit_at_the_end, git, newer, write_files
 
@@ -26,21 +26,6 @@ COMMANDS = (
     *("check", "scan", "plan", "status", "update", "migrate --to core", "migrate --to package --accept-edits"),
     *("vendor spear-tts --accept-edits", "vendor spear-tts --accept-edits --write", "update --write"),
 )
-# as the console script does it, where no folder of the user's is on the path
-SCRIPT = """
-import sys
-sys.path.pop(0)
-import os
-from click.testing import CliRunner
-from shared_distributed_tools.cli import main
-repo, package, *commands = sys.argv[1:]
-for folder in ("/", os.path.join(repo, package)):
-    os.chdir(folder)
-    for command in commands:
-        result = CliRunner().invoke(main, [*command.split(), repo])
-        assert result.exit_code in (0, 1, 2), (command, result.exception)
-        assert isinstance(result.exception, (SystemExit, type(None))), (command, result.exception)
-"""
 
 
 @pytest.fixture
@@ -123,7 +108,7 @@ def test_nothing_of_the_repo_runs(
     works = attack(repo, trace)
     before = {*repo.rglob("*")}
     environment = {**os.environ, "PATH": f".{os.pathsep}{os.pathsep}{os.environ['PATH']}"}
-    subprocess.run([sys.executable, "-c", SCRIPT, repo, PACKAGE, *COMMANDS], cwd=repo, env=environment, check=True)
+    run_apart(COMMANDS, [repo], [Path("/"), repo / PACKAGE], cwd=repo, env=environment)
     assert not trace.exists()
     assert {*repo.rglob("*")} == before
     with suppress(subprocess.CalledProcessError):

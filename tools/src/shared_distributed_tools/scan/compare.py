@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A file's definitions beside the known files: which one is nearest, how near, and what differs."""
+"""A file's definitions beside those of a known file: which stands for which, how near they are, what differs."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,39 +21,34 @@ class Difference(NamedTuple):
     line: int = 0  # in the file; 0 for what is missing there
 
 
-class Comparison(NamedTuple):
-    """A copy beside its original."""
+def paired(found: Sequence[Definition], known: dict[str, Known]) -> dict[str, Definition]:
+    """The definitions that stand for those of a known file: best the same code, then the same name, or the most alike.
 
-    adapter: str
-    similarity: float  # the share of common statements
-    differences: list[Difference]  # without what the file has beyond the original
-    definitions: list[Definition]  # those that stand for one of the original
-
-
-def nearest(found: Sequence[Definition], originals: dict[str, dict[str, Known]]) -> Comparison | None:
-    """The known file that a file, or a part of it, comes from; None if it comes from none."""
-    copies = [one for adapter, known in originals.items() for one in _compare(found, adapter, known)]
-    return min(copies, key=lambda one: (-one.similarity, len(one.differences), one.adapter), default=None)
-
-
-def _compare(found: Sequence[Definition], adapter: str, known: dict[str, Known]) -> Iterator[Comparison]:
-    """A comparison, if so much of the known file, or of one telling definition, is in this one."""
-    pairs = _paired(found, known)
-    alike = [_likeness([mine.known], [known[name]]) for name, mine in pairs.items() if known[name].tells]
-    similarity = _likeness([mine.known for mine in pairs.values()], known.values())
-    if alike and (similarity >= _OF_ALL or max(alike) >= _OF_ONE):
-        differences = [one for name in known for one in _differences(name, known[name], pairs.get(name))]
-        yield Comparison(adapter, similarity, differences, [pairs[name] for name in known if name in pairs])
-
-
-def _paired(found: Sequence[Definition], known: dict[str, Known]) -> dict[str, Definition]:
-    """Which definition stands for which: best the same code, then the same name, then the most alike."""
+    None, unless so much of the known file, or of one telling definition, is in this one.
+    """
     scores = [(_score(mine, name, known[name]), mine, name) for mine in found for name in known]
     pairs: dict[str, Definition] = {}
     for score, mine, name in sorted(scores, key=lambda one: one[0], reverse=True):
         if score and name not in pairs and mine not in pairs.values():
             pairs[name] = mine
-    return pairs
+    alike = [_likeness([mine.known], [known[name]]) for name, mine in pairs.items() if known[name].tells]
+    is_copy = alike and (similarity(pairs, known) >= _OF_ALL or max(alike) >= _OF_ONE)
+    return {name: pairs[name] for name in known if name in pairs} if is_copy else {}
+
+
+def similarity(pairs: dict[str, Definition], known: dict[str, Known]) -> float:
+    """The share of common statements, from 0 to 1."""
+    return _likeness([mine.known for mine in pairs.values()], known.values())
+
+
+def differences(pairs: dict[str, Definition], known: dict[str, Known]) -> Iterator[Difference]:
+    """What differs, without what the file has beyond the known one."""
+    for name, mine in pairs.items():
+        if mine.name != name:
+            yield Difference(mine.name, "renamed", f"{name} in the original", mine.node.lineno)
+        if mine.known.hash != known[name].hash:
+            yield Difference(mine.name, "changed", _change(mine, known[name]), mine.node.lineno)
+    yield from (Difference(name, "missing") for name in known if name not in pairs)
 
 
 def _score(mine: Definition, name: str, known: Known) -> float:
@@ -62,19 +57,8 @@ def _score(mine: Definition, name: str, known: Known) -> float:
 
 
 def _likeness(some: Iterable[Known], others: Iterable[Known]) -> float:
-    """The share of common statements, from 0 to 1."""
     one, other = (Counter(" ".join(known.statements for known in all_).split()) for all_ in (some, others))
     return 2 * (one & other).total() / (one + other).total()
-
-
-def _differences(name: str, known: Known, mine: Definition | None) -> Iterator[Difference]:
-    if mine is None:
-        yield Difference(name, "missing")
-        return
-    if mine.name != name:
-        yield Difference(mine.name, "renamed", f"{name} in the original", mine.node.lineno)
-    if mine.known.hash != known.hash:
-        yield Difference(mine.name, "changed", _change(mine, known), mine.node.lineno)
 
 
 def _change(mine: Definition, known: Known) -> str:

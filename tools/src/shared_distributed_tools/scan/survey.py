@@ -11,8 +11,8 @@ from ..render.verify import undefined_names
 from ..repo.files import with_lf
 from ..repo.tree import Source, Tree, Unread
 from ..repo.uses import Site, find_uses
-from .compare import Difference, nearest
-from .fingerprint import Node, definitions, known_originals
+from .compare import Difference, differences, paired, similarity
+from .fingerprint import Definition, Known, Node, definitions, known_originals
 from .relatives import find_relative
 
 _WORD = b"gather"  # every copy contains it
@@ -65,11 +65,13 @@ def scan(paths: Iterable[Path], progress: Callable[[int, int], None] = lambda do
     """
     trees = [Tree(path) for path in sorted(set(paths))]
     files = [(tree, path) for tree in trees for path in tree.files]
-    found = []
+    findings = []
     for done, (tree, path) in enumerate(files):
         progress(done, len(files))
-        found.append((tree, find_copy(tree, path)))
-    findings = [_with_sites(tree, finding) for tree, finding in found if finding]
+        finding = find_copy(tree, path)
+        if finding:
+            uses = [] if finding.kind == "vendored" else find_uses(tree, path, finding.names)
+            findings.append(finding._replace(sites=tuple(use.site for use in uses)))
     unread = [one._replace(path=(tree.root / one.path).as_posix()) for tree in trees for one in tree.unread]
     return Survey(findings, unread, len(files))
 
@@ -92,27 +94,34 @@ def find_copy(tree: Tree, path: str) -> Finding | None:
 
 
 def _compared(finding: Finding, source: Source) -> Finding | None:
+    """The nearest known file that a file, or a part of it, comes from; else a relative; else None."""
     found = definitions(source.tree)
-    copy = nearest(found, known_originals())
-    if copy is None:
-        relative = find_relative(source.tree)
-        return (
-            _with_definitions(finding._replace(kind="relative"), source, [(relative.name, relative)])
-            if relative
-            else None
-        )
-    is_inlined = _size(source.tree) > 2 * sum(_size(one.node) for one in copy.definitions)
-    differences = copy.differences
+    copies = []
+    for adapter, known in known_originals().items():
+        pairs = paired(found, known)
+        if pairs:
+            copies.append(_copy(finding._replace(adapter=adapter), source, found, pairs, known))
+    relative = None if copies else find_relative(source.tree)
+    if relative:
+        return _with_definitions(finding._replace(kind="relative"), source, [(relative.name, relative)])
+    return min(copies, key=lambda one: (-one.similarity, len(one.differences), one.adapter), default=None)
+
+
+def _copy(
+    finding: Finding, source: Source, found: list[Definition], pairs: dict[str, Definition], known: dict[str, Known]
+) -> Finding:
+    parts = [(one.name, one.node) for one in pairs.values()]
+    is_inlined = _size(source.tree) > 2 * sum(_size(node) for _, node in parts)
+    different = list(differences(pairs, known))
     if not is_inlined:
-        extra = [one for one in found if one not in copy.definitions and not isinstance(one.node, ast.Assign)]
-        differences += [Difference(one.name, "extra", line=one.node.lineno) for one in extra]
+        extra = [one for one in found if one not in pairs.values() and not isinstance(one.node, ast.Assign)]
+        different += [Difference(one.name, "extra", line=one.node.lineno) for one in extra]
     finding = finding._replace(
-        kind="inlined" if is_inlined else "edited" if differences else "exact",
-        adapter=copy.adapter,
-        similarity=min(99, int(100 * copy.similarity)) if differences else 100,
-        differences=tuple(differences),
+        kind="inlined" if is_inlined else "edited" if different else "exact",
+        similarity=min(99, int(100 * similarity(pairs, known))) if different else 100,
+        differences=tuple(different),
     )
-    return _with_definitions(finding, source, [(one.name, one.node) for one in copy.definitions])
+    return _with_definitions(finding, source, parts)
 
 
 def _size(node: ast.AST) -> int:
@@ -137,9 +146,3 @@ def _lines(node: Node) -> tuple[int, int]:
     """The first line, decorators included, and the last."""
     first = min(one.lineno for one in [node, *getattr(node, "decorator_list", [])])
     return first, node.end_lineno or first
-
-
-def _with_sites(tree: Tree, finding: Finding) -> Finding:
-    if finding.kind == "vendored":
-        return finding
-    return finding._replace(sites=tuple(use.site for use in find_uses(tree, finding.path, finding.names)))
