@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import RefusalError
 from ..terminal import echo, one_line, print_diff
-from .files import checked, clear_temporary_files, with_lf, write_atomically
+from .files import checked, with_lf, write_atomically
 from .git import Checkout
 
 
@@ -90,8 +90,6 @@ def carry_out(repo: Path, changes: Sequence[Change], message: str, *, write: boo
     if not write:
         echo(f"{files} would change; --write makes the change", err=True)
         return
-    for folder in {checkout.git_dir, *((repo / change.path).parent for change in changes)}:
-        clear_temporary_files(folder)
     for change in changes:
         write_atomically(checked(repo, change.path), change.new, change.old, checkout.git_dir)
     echo(f"{files} changed. In {one_line(str(repo))}:\n{what_to_type(changes, message)}", err=True)

@@ -4,7 +4,6 @@
 import errno
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
@@ -71,6 +70,8 @@ def write_atomically(path: Path, content: bytes | None, expected: bytes | None, 
     for folder in (scratch or path.parent, path.parent):
         temporary = folder / _TEMPORARY.format(token_hex(8))
         try:
+            for left in folder.glob(_TEMPORARY.format("*")):  # by a run that was interrupted
+                left.unlink(missing_ok=True)
             with temporary.open("xb") as stream:
                 stream.write(content or b"")
                 stream.flush()
@@ -95,13 +96,6 @@ def write_atomically(path: Path, content: bytes | None, expected: bytes | None, 
         descriptor = os.open(path.parent, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-
-
-def clear_temporary_files(folder: Path) -> None:
-    """Remove what an interrupted run left in a folder."""
-    for file in folder.glob(_TEMPORARY.format("*")):
-        with suppress(OSError):
-            file.unlink()
 
 
 def with_lf(content: bytes) -> bytes:

@@ -75,7 +75,9 @@ def find_uses(tree: Tree, copy: str, names: Collection[str]) -> list[Use]:
     while words:  # once for the copy, and again for names that were found to be handed on
         before = set(paths.known)
         for path in tree.files:
-            source = tree.source(path) if path != copy and _has_any(tree.content(path), words) else None
+            content = b"" if path == copy else tree.content(path) or b""
+            is_likely = b"import *" in content or any(os.fsencode(word) in content for word in words)
+            source = tree.source(path) if is_likely else None
             found = _File(source, paths).uses() if source else []
             try:
                 if source and found:
@@ -112,10 +114,6 @@ def class_of(source: Source, node: ast.AST) -> ast.AST:
 def is_of_self(node: ast.AST) -> TypeGuard[ast.Attribute]:
     """Whether a node is `self.name`."""
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
-
-
-def _has_any(content: bytes | None, words: Collection[str]) -> bool:
-    return content is not None and (b"import *" in content or any(os.fsencode(word) in content for word in words))
 
 
 def _join(*parts: str) -> str:
