@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shared_distributed_tools.errors import RefusalError
-from shared_distributed_tools.repo.git import Checkout
+from shared_distributed_tools.repo.git import Checkout, merge
 from tests.downstream.trees import commit, committed, git, write_files
 
 
@@ -51,7 +51,7 @@ def test_old_versions_are_found_by_a_text(repo: Path) -> None:
 def test_what_git_refuses_is_an_error_and_not_an_answer(
     repo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """An empty `.git`, another work tree, no HEAD, no git at all: never "not under git"."""
+    """An empty `.git`, another work tree, a binary file to merge, no git at all: never "not under git"."""
     (repo / "sub/.git").mkdir()
     with pytest.raises(RefusalError, match="git could not read"):
         Checkout.around(repo / "sub")
@@ -59,6 +59,8 @@ def test_what_git_refuses_is_an_error_and_not_an_answer(
     with pytest.raises(RefusalError, match="is not a git repository; git finds"):
         Checkout.around(repo)
     git(repo, "config", "--unset", "core.worktree")
+    with pytest.raises(RefusalError, match="Cannot merge binary files"):
+        merge(b"mine\0", b"base\n", b"theirs\n")
     (repo / ".git/HEAD").unlink()
     with pytest.raises(RefusalError, match="git could not read"):
         Checkout.around(repo)
