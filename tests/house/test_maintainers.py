@@ -58,7 +58,7 @@ def test_lengths() -> None:
 
 def test_what_the_commands_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a sample project whose copy is known as an original. An ellipsis stands for anything."""
-    known = (fingerprint.record("musiclm", WITHOUT_NAMES),)
+    known = {"musiclm": fingerprint.record(WITHOUT_NAMES)}
     for module in (fingerprint, survey):
         monkeypatch.setattr(module, "known_originals", lambda: known)
     project = PROJECTS["musiclm"]

@@ -7,16 +7,22 @@ import pytest
 
 from shared_distributed_tools.render import sources
 from shared_distributed_tools.scan import fingerprint, survey
-from tests.downstream.projects import ORIGINALS
+from tests.downstream.projects import ORIGINALS, PROJECTS
 from tests.downstream.trees import copy_sources
 
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the copies of our own writing in `tests.downstream.projects` were the originals that scan knows."""
-    ours = tuple(fingerprint.record(name, text) for name, text in ORIGINALS.items())
+    ours = {name: fingerprint.record(text) for name, text in ORIGINALS.items()}
     for module in (fingerprint, survey):
         monkeypatch.setattr(module, "known_originals", lambda: ours)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """A project with its own copy, committed."""
+    return PROJECTS["spear-tts"].make(tmp_path, "repo")
 
 
 @pytest.fixture

@@ -204,4 +204,4 @@ def test_without_a_copy_of_its_own_there_is_no_plan(tmp_path: Path) -> None:
     for command in (("plan",), ("migrate", "--to", "vendored")):
         assert refused(run(*command, inlined), "Move these definitions into a file of their own")
         assert refused(run(*command, tmp_path / "empty"), "no copy found")
-        assert refused(run(*command, tmp_path / "nowhere"), "is not a folder")
+        assert refused(run(*command, tmp_path / "nowhere"), "does not exist")

@@ -5,7 +5,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from unittest import mock
@@ -19,7 +18,7 @@ from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.terminal import one_line
 from shared_distributed_tools.vendor import content
 from shared_distributed_tools.vendor.state import inspect
-from tests.downstream.commands import done, refused, run
+from tests.downstream.commands import done, refused, run, run_apart
 from tests.downstream.projects import PROJECTS
 from tests.downstream.trees import MINE, commit, edit_at_the_end, git, newer, write_files
 
@@ -28,33 +27,6 @@ PROJECT = PROJECTS["spear-tts"]
 TARGET = PROJECT.copy
 USER = PROJECT.user
 READING = ("check", "scan", "plan", "status", "update", "vendor spear-tts", "migrate --to package")
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    """A project with its own copy, committed."""
-    return PROJECT.make(tmp_path, "repo")
-
-
-BOUNDED = """
-import resource, signal, sys
-from click.testing import CliRunner
-from shared_distributed_tools.cli import main
-resource.setrlimit(resource.RLIMIT_AS, (3 * 2**29, 3 * 2**29))
-signal.alarm(60)
-for repo in sys.argv[1].split(":"):
-    for command in sys.argv[2:]:
-        result = CliRunner().invoke(main, [*command.split(), repo])
-        assert isinstance(result.exception, (SystemExit, type(None))), (command, result.exception)
-        assert result.output
-"""
-
-
-def assert_bounded(*repos: Path) -> None:
-    """Every command gives an answer, within a minute and 1.5 GB."""
-    command = [sys.executable, "-c", BOUNDED, ":".join(map(str, repos)), *READING]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr
 
 
 @pytest.mark.parametrize("kind", ["/dev/zero", "/proc/kmsg", "pipe", "sparse", "folder", "loop"])
@@ -74,7 +46,7 @@ def test_odd_files_in_the_place_of_every_file_that_is_read(repo: Path, tmp_path:
             path.mkdir()
         else:
             path.symlink_to(path if kind == "loop" else kind)
-    assert_bounded(repo, other)
+    run_apart(READING, [repo, other])
 
 
 @pytest.mark.parametrize("coding", ["punycode", "undefined", "idna", "rot13", "utf-16", "unicode_escape", "x\0"])
@@ -84,7 +56,7 @@ def test_codings_that_no_source_has(repo: Path, coding: str) -> None:
         text = (repo / name).read_bytes()
         (repo / name).write_bytes(f"# coding: {coding}\n".encode() + text + b"# gather-" + b"a" * 300_000)
     commit(repo)
-    assert_bounded(repo)
+    run_apart(READING, [repo])
 
 
 NASTY = [
@@ -114,7 +86,7 @@ def test_folders_nested_deeper_than_calls(repo: Path) -> None:
     (repo / deep / "deep.py").touch()
     assert f"{deep}/deep.py" in Tree(repo).files
     subprocess.run(["rm", "-rf", repo / "d"], check=True)  # pytest's own cleaning does not reach so deep
-    assert refused(run("check", "x" * 5000), "File name too long")
+    assert refused(run("check", "x" * 5000), "does not exist")
 
 
 # ------------------------------------------------------------------ headers
@@ -147,46 +119,38 @@ def test_headers_with_every_field_wrong(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------ names
 
-NAMES = [
-    b"pages/[id]/a.py",
-    b"a[/b]x.py",
-    b"\x1b[31mred\x07.py",
-    b"\xff\xfe.py",
-    b"a\nb.py",
-    b":bug:.py",
-    "\u202e.py".encode(),
-]
 
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"pages/[id]/a.py",
+        b"a[/b]x.py",
+        b"\x1b[31mred\x07.py",
+        b"\xff\xfe.py",
+        b"a\nb.py",
+        b":bug:.py",
+        b"\xe2\x80\xae.py",
+    ],
+)
 def test_names_are_data(tmp_path: Path, name: bytes) -> None:
     """Shown whole and never raw, in tables, lists, diffs and refusals, as JSON, and on the page."""
     repo = PROJECT.make(tmp_path, os.fsdecode(name.replace(b"/", b"")))
-    git(repo, "rm", "-q", "-r", "--cached", ".")
-    moved = repo / os.fsdecode(name)
-    moved.parent.mkdir(parents=True, exist_ok=True)
-    (repo / TARGET).rename(moved)
-    (repo / USER).write_text("from x import y  # \x1b]0;title\x07\n")
-    with moved.open("a") as stream:
-        stream.write("# \x1b[2J gather \x9b\n")
-    commit(repo)
-    page = tmp_path / "page.html"
-    shown = one_line(os.fsdecode(name))
+    path, copy = os.fsdecode(name), (repo / TARGET).read_text() + "# \x1b[2J gather \x9b\n"
+    (repo / TARGET).unlink()
+    commit(write_files(repo, {path: copy, USER: "from x import y  # \x1b]0;title\x07\n"}))
+    page, shown = tmp_path / "page.html", one_line(path)
     for command in (
-        *(("scan",), ("plan", "--path", os.fsdecode(name)), ("status",), ("check",), ("status", "--html", page)),
-        *(
-            ("migrate", "--to", "vendored", "--path", os.fsdecode(name), "--accept-edits", "--write"),
-            ("scan", "--json"),
-        ),
+        *(("scan",), ("plan", "--path", path), ("check",), ("status", "--html", page), ("scan", "--json")),
+        ("migrate", "--to", "vendored", "--path", path, "--accept-edits", "--write"),
     ):
-        result = run(command[0], repo, *command[1:])
+        result = run(*command, repo)
         assert isinstance(result.exception, SystemExit | None), (command, result.exception)
         assert not set(result.output) & {"\x1b", "\x07", "\x9b", "\u202e"}, command
         if command[-1] == "--json":
             json.loads(result.stdout)
         elif command[0] in ("scan", "migrate"):
             assert shown in result.output, command
-        assert b"\n" not in name or os.fsdecode(name) not in result.output, command
+        assert "\n" not in path or path not in result.output, command
     text = page.read_text(encoding="utf-8")
     assert not set(text) & {"\x1b", "\x07", "\u202e"}
     assert shown.replace("/", "") in text

@@ -26,12 +26,6 @@ PROJECT = PROJECTS["spear-tts"]
 TARGET = PROJECT.copy
 
 
-@pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    """A project with its own copy, committed."""
-    return PROJECT.make(tmp_path, "repo")
-
-
 def temporary_files(folder: Path) -> list[Path]:
     """What an interrupted write left, `.git` included."""
     return list(folder.rglob(".adapters-*"))
@@ -76,19 +70,25 @@ def before_step(step: int, act: Callable[[], object]) -> Iterator[list[int]]:
         sys.settrace(None)
 
 
-def test_an_edit_saved_in_between_is_kept(tmp_path: Path) -> None:
-    """At whatever step it is saved, up to the comparison that is the last one before the replacement."""
+@pytest.mark.parametrize(("old", "theirs"), [(b"old\n", b"theirs\n"), (None, b"theirs\n"), (b"old\n", None)])
+def test_an_edit_saved_in_between_is_kept(tmp_path: Path, old: bytes | None, theirs: bytes | None) -> None:
+    """At whatever step: saved, made or deleted, up to the comparison that is the last one before the replacement."""
     file, kept, lost = tmp_path / "a.py", 0, 0
+
+    def put(content: bytes | None) -> None:
+        file.unlink(missing_ok=True) if content is None else file.write_bytes(content)
+
     for step in range(1, 1000):
-        file.write_bytes(b"old\n")
-        with before_step(step, lambda: file.write_bytes(b"theirs\n")) as lines, suppress(RefusalError):
-            files.write_atomically(file, b"new\n", b"old\n")
+        put(old)
+        with before_step(step, lambda: put(theirs)) as lines, suppress(RefusalError):
+            files.write_atomically(file, b"new\n", old)
         if len(lines) < step:
             break
-        kept += file.read_bytes() == b"theirs\n"
-        lost += file.read_bytes() == b"new\n"
+        kept += files.read(file) == theirs
+        lost += files.read(file) == b"new\n"
+        assert temporary_files(tmp_path) == []
     assert kept >= 15
-    assert lost <= 5  # once the comparison has read the file, it cannot see an edit
+    assert lost <= (5 if theirs else 12)  # once the comparison has read the file, or opened a file that is deleted then
 
 
 def test_a_kill_at_any_step_leaves_old_or_new_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,10 +30,6 @@ def uses_of(folder: Path, copy: str = "pkg/distributed.py") -> list[Use]:
     return find_uses(Tree(folder), copy, NAMES)
 
 
-def kinds(uses: list[Use]) -> list[tuple[int, str, str]]:
-    return [(use.site.line, use.kind, use.name) for use in uses]
-
-
 # ------------------------------------------------------------------ imports
 
 
@@ -66,27 +62,6 @@ def test_one_import_statement_is_one_use(tmp_path: Path) -> None:
     (use,) = uses_of(tmp_path)
     assert use.site == Site("pkg/use.py", 1, "import", "AllGather, all_gather", "from .distributed import (")
     assert use.bound == {"Gather": "AllGather", "all_gather": "all_gather"}
-
-
-def test_a_module_is_reached_through_its_package(tmp_path: Path) -> None:
-    """`import pkg` makes `pkg.distributed.AllGather` reachable."""
-    package(tmp_path, "import pkg\npkg.distributed.AllGather(0)\n")
-    assert kinds(uses_of(tmp_path)) == [(2, "build", "AllGather")]
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import torch.distributed as distributed\ndistributed.all_gather(x)\n",
-        "from .other import all_gather\nall_gather(x)\n",
-        "from ..distributed import all_gather\nall_gather(x)\n",
-        "def all_gather(x): ...\nall_gather(x)  # distributed\n",
-    ],
-)
-def test_others_of_the_same_name_are_not_uses(tmp_path: Path, code: str) -> None:
-    """The module of torch, another file's function: no call is reported."""
-    package(tmp_path, code)
-    assert [use for use in uses_of(tmp_path) if use.kind != "import"] == []
 
 
 def test_names_that_a_module_hands_on_are_followed(tmp_path: Path) -> None:
@@ -131,71 +106,80 @@ def test_each_checkout_in_a_tree_has_its_own_copy(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ names and objects
 
 
-def test_names_are_followed_by_spelling(tmp_path: Path) -> None:
-    """Every mention of a name that the file imports is a use, whatever hides it."""
-    package(tmp_path, "from .distributed import all_gather\ndef hidden(all_gather): return all_gather(1)\n")
-    assert kinds(uses_of(tmp_path)) == [(1, "import", "all_gather"), (2, "call", "all_gather")]
-
-
-def test_objects_are_followed_to_their_calls(tmp_path: Path) -> None:
-    """Kept in self or in a variable, or called on the spot; in another class the same attribute is another thing."""
-    package(
-        tmp_path,
-        """\
-        from .distributed import AllGather, all_gather
+USES = {
+    "a module is reached through its package": """\
+        import pkg
+        pkg.distributed.AllGather(0)  # build
+        """,
+    "names are followed by spelling, whatever hides them": """\
+        from .distributed import all_gather  # import
+        def hidden(all_gather): return all_gather(1)  # call
+        """,
+    "objects are followed to their calls: in self, in a variable, called on the spot; not in another class": """\
+        from .distributed import AllGather, all_gather  # import
         class One:
-            shared = AllGather(3)
+            shared = AllGather(3)  # build
             def __init__(self):
-                self.gather = AllGather(dim = 2) if True else None
+                self.gather = AllGather(dim = 2) if True else None  # build
             def forward(self, x):
-                if self.gather.is_distributed:
-                    x, _ = self.gather(x)
-                local = AllGather(0)
-                return local(x), AllGather(1)(x), local, self.shared(x), AllGather.apply(x)
+                if self.gather.is_distributed:  # reference*
+                    x, _ = self.gather(x)  # call*
+                local = AllGather(0)  # build
+                return local(x), AllGather(1)(x), local, self.shared(x)  # call* build call* reference* call*
+            apply = AllGather.apply  # reference
         class Two:
             def forward(self, x):
-                return self.gather(x)
+                return self.gather(x), AllGather.apply(x)  # call
         """,
-    )
-    found = uses_of(tmp_path)
-    assert kinds(found) == [
-        (1, "import", "AllGather, all_gather"),
-        (3, "build", "AllGather"),
-        (5, "build", "AllGather"),
-        (7, "reference", "AllGather"),
-        (8, "call", "AllGather"),
-        (9, "build", "AllGather"),
-        (10, "call", "AllGather"),
-        (10, "build", "AllGather"),
-        (10, "call", "AllGather"),
-        (10, "reference", "AllGather"),
-        (10, "call", "AllGather"),
-        (10, "call", "AllGather"),
-    ]
+    "torch has a module of that name": "import torch.distributed as distributed\ndistributed.all_gather(x)\n",
+    "another module has that function": "from .other import all_gather\nall_gather(x)\n",
+    "another folder has that module": "from ..distributed import all_gather\nall_gather(x)\n",
+    "the file has that function itself": "# distributed\ndef all_gather(x): ...\nall_gather(x)\n",
+}
+
+
+@pytest.mark.parametrize("what", USES)
+def test_what_is_a_use(tmp_path: Path, what: str) -> None:
+    """The comment at the end of a line says which uses it has, with a star for one of an object that was built."""
+    code = textwrap.dedent(USES[what])
+    found = uses_of(package(tmp_path, code))
+    marked = [line.partition("  # ")[2].split() for line in code.splitlines()]
     built = {use.node for use in found if use.kind == "build"}
-    owners = [use.owner for use in found if use.kind in ("call", "reference")]
-    assert [owner in built for owner in owners] == [True] * 6 + [False]  # `apply` has none
+    uses = [(use.site.line, use.kind + "*" * (use.owner in built)) for use in found]
+    assert sorted(uses) == sorted((number, kind) for number, kinds in enumerate(marked, 1) for kind in kinds)
+    assert {use.name for use in found if use.kind != "import"} <= {"AllGather", "all_gather"}
 
 
 # ------------------------------------------------------------------ the walk
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with its reason, if it may use the copy; the rest is still read."""
+    """Each with its reason, if it may use the copy, and a folder without permission; the rest is still read."""
     package(tmp_path, "from .distributed import all_gather\n", broken="import distributed as\n", other="def f(:\n")
     (tmp_path / "pkg/null.py").write_bytes(b"distributed\0\n")
     (tmp_path / "pkg/coded.py").write_bytes(b"# -*- coding: klingon -*- distributed\n")
     (tmp_path / "pkg/deep.py").write_text(f"distributed = {'(' * 5000}\n")
     (tmp_path / "pkg/large.py").write_text("# distributed\n" * 1_000)
+    (tmp_path / "pkg/closed.py").mkdir()
     os.mkfifo(tmp_path / "pkg/pipe.py")
     monkeypatch.setattr(files, "LARGEST", 10_000)
+    scandir = os.scandir
+
+    def refuse(path: Path) -> object:
+        if path.name == "closed.py":
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
     tree = Tree(tmp_path)
     assert [use.source.path for use in find_uses(tree, "pkg/distributed.py", NAMES)] == ["pkg/use.py"]
+    assert all(one.may_hide_a_copy for one in tree.unread)
     reasons = {one.path.removeprefix("pkg/"): one.why for one in tree.unread}
-    assert set(reasons) == {"broken.py", "coded.py", "deep.py", "large.py", "null.py", "pipe.py"}
+    assert set(reasons) == {f"{name}.py" for name in ("broken", "closed", "coded", "deep", "large", "null", "pipe")}
     assert reasons["pipe.py"] == "not a plain file"
-    assert reasons["broken.py"] == "does not parse: invalid syntax (line 1)"
+    assert reasons["broken.py"] == "does not parse: invalid syntax (broken.py, line 1)"
     assert reasons["large.py"] == "larger than 0 MiB"
+    assert reasons["closed.py"] == "cannot be read: Permission denied"
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
@@ -223,24 +207,6 @@ def test_installed_packages_are_looked_at_when_asked_for(tmp_path: Path) -> None
     assert [(one.path, one.may_hide_a_copy) for one in tree.unread] == [("env", False)]
     for inside in ("env", "env/lib/site-packages", "env/lib/site-packages/a"):
         assert [Path(path).name for path in Tree(tmp_path / inside).files] == ["copy.py"]
-
-
-def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may hide a copy."""
-    write_files(tmp_path, {"closed/a.py": "", "b.py": ""})
-    scandir = os.scandir
-
-    def refuse(path: str) -> object:
-        if str(path).endswith("closed"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    tree = Tree(tmp_path)
-    assert tree.files == ["b.py"]
-    assert [(one.path, one.why, one.may_hide_a_copy) for one in tree.unread] == [
-        ("closed", "cannot be read: Permission denied", True)
-    ]
 
 
 def test_a_file_is_parsed_once_and_few_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

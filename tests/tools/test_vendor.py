@@ -84,7 +84,7 @@ def test_which_file_has_to_be_clear(tmp_path: Path) -> None:
     assert refused(run("vendor", "mirasol", flat), "has no package for mirasol_pytorch/distributed.py; say where")
     assert refused(run("vendor", "musiclm", flat), "musiclm_pytorch/distributed.py and distributed.py; say where")
     for command in (("vendor", "musiclm"), ("check",), ("update",)):
-        assert refused(run(*command, tmp_path / "nowhere"), "is not a folder")
+        assert refused(run(*command, tmp_path / "nowhere"), "does not exist")
 
 
 def test_a_vendored_file_is_for_update(vendored: Path, tree: Path) -> None:

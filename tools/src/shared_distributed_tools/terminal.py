@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 from rich.console import Console, RenderableType
@@ -15,6 +16,7 @@ from rich.text import Text
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 SECONDS_A_LINE = 10  # of progress, where there is no bar
+REPO = click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)  # an argument of many commands
 
 Report = Callable[[float, float, str], None]  # done, of how much, what is being done
 

@@ -7,13 +7,12 @@ from typing import Any
 import click
 
 from ..repo.changes import carry_out
-from ..repo.files import repo_root
-from ..terminal import echo, one_line
+from ..terminal import REPO, echo, one_line
 from .stages import STAGES, look_at, step_to
 
 
 @click.command("migrate")
-@click.argument("repo", type=click.Path(path_type=Path))
+@click.argument("repo", type=REPO)
 @click.option("--to", "stage", type=click.Choice(STAGES[1:]), required=True, help="A later stage.")
 @click.option("--path", help="The copy in REPO, if there are several.")
 @click.option(
@@ -28,8 +27,7 @@ from .stages import STAGES, look_at, step_to
 @click.option("--write", is_flag=True, help="Make the change; without it, it is only shown.")
 def command(repo: Path, path: str | None, write: bool, **options: Any) -> None:
     """Move REPO to a later stage. Shows the diff; --write makes the change, and git undoes it."""
-    root = repo_root(repo)
-    changes, message, to_do = step_to(look_at(root, path), **options)
-    carry_out(root, changes, message, write=write)
+    changes, message, to_do = step_to(look_at(repo, path), **options)
+    carry_out(repo, changes, message, write=write)
     for line in to_do:
         echo(one_line(line), fg=None if line.startswith(" ") else "yellow", err=True)

@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..render import rendered_parts
-from ..repo.files import repo_root
 from ..repo.uses import find_uses
-from ..terminal import echo, one_line, print_table
+from ..terminal import REPO, echo, one_line, print_table
 from .proof import UNCHANGED, File
 from .risks import Risk, about, find_risks, in_core
 from .stages import CORE_STAGE, ORIGINAL, PACKAGE, STAGES, VENDORED, Project, importing_core, look_at
@@ -20,12 +19,12 @@ from .to_core import look_at_files
 
 
 @click.command("plan")
-@click.argument("repo", type=click.Path(path_type=Path))
+@click.argument("repo", type=REPO)
 @click.option("--path", help="The copy in REPO, if there are several.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def command(repo: Path, path: str | None, as_json: bool) -> None:
     """Show what moving REPO over would change: every call site, and what deserves a look. Reads only."""
-    project = look_at(repo_root(repo), path)
+    project = look_at(repo, path)
     files, risks = _ahead_of(project)
     if as_json:
         click.echo(json.dumps(_as_json(project, files, risks), indent=2))

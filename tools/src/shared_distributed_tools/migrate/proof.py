@@ -161,7 +161,7 @@ class File:
         except _ByHandError as error:
             core = f"{BY_HAND}{error}"
         line: int = node.lineno  # type: ignore[attr-defined]
-        self.rows.append(Row(Site(self.source.path, line, kind, name, self.source.line(line)), core, node))
+        self.rows.append(Row(Site(self.source.path, line, kind, name, self.source.lines[line]), core, node))
 
     def _with(self, code: str, advice: str = "") -> str:
         """Code with names that nothing else in the file may bind. advice: for a place that there is no code for."""

@@ -202,13 +202,13 @@ def _to_core(project: Project, adapter: Adapter, seen: Vendored, remove_module: 
     for row in [row for file in files for row in file.rows if row.is_by_hand]:
         left += [f"{row.site.path}:{row.site.line}: {row.site.text}", f"    {row.core.removeprefix(BY_HAND)}"]
     if remove_module:
-        new = {one.path: one.new.decode(errors="replace") for one in changes}
+        new = {one.path: (one.new or b"").decode(errors="replace") for one in changes}
         found = list(mentions(((path, new.get(path, text)) for path, text in texts_of(tree)), project.copy))
         kept = [*left, *(line for line, is_python in found if is_python)]
         if kept:
             raise RefusalError(f"{project.copy} stays, because something refers to it:", *(f"  {one}" for one in kept))
         left = [f"mentioned in {line}" for line, _ in found]
-        changes.append(Change(project.copy, seen.raw, b"", is_removed=True))
+        changes.append(Change(project.copy, seen.raw, None))
     elif not changes:
         first = "no file can move as it is. Change these places by hand, commit, and run this again:"
         raise RefusalError(first, *(f"  {one}" for one in left))

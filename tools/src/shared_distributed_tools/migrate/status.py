@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import RefusalError, ToolError
-from ..repo.files import read, repo_root, write_atomically
-from ..terminal import as_html, print_table
+from ..repo.files import read, write_atomically
+from ..terminal import REPO, as_html, print_table
 from ..vendor.state import GOOD
 from .stages import CORE_STAGE, NO_COPY, ORIGINAL, STAGES, NotMovableError, Project, files_on_core, look_at
 
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 
 @click.command("status")
-@click.argument("repos", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="REPO...")
+@click.argument("repos", nargs=-1, required=True, type=REPO, metavar="REPO...")
 @click.option("--html", "page", type=click.Path(path_type=Path), help="Also write the table as an HTML page.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 @click.pass_context
@@ -40,7 +40,7 @@ def command(ctx: click.Context, repos: tuple[Path, ...], page: Path | None, as_j
 
     Exit code 0 if all is well, 1 if something is to be done, 2 if a project could not be read.
     """
-    lines = [status_of(repo_root(repo)) for repo in repos]
+    lines = [status_of(repo) for repo in repos]
     exit_code = max(line.exit_code for line in lines)
     if page is not None:
         _write_page(page, _table(lines))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import RefusalError
 from ..terminal import echo, one_line, print_diff
-from .files import checked, clear_temporary_files, remove, with_lf, write_atomically
+from .files import checked, with_lf, write_atomically
 from .git import Checkout
 
 
@@ -23,18 +23,11 @@ class Change:
 
     path: str  # in the repo, with forward slashes
     old: bytes | None  # None: there is no such file yet
-    new: bytes
-    is_removed: bool = False  # then `new` is empty
-
-    @property
-    def diff(self) -> str:
-        """As a unified diff; empty if nothing changes but line ends."""
-        name = one_line(self.path)
-        return unified(self.old or b"", self.new, name if self.old is not None else "(no file)", name)
+    new: bytes | None  # None: it is removed
 
 
 def unified(before: bytes, after: bytes, old: str, new: str) -> str:
-    """A unified diff of two texts; empty if they are equal."""
+    """A unified diff of two texts; empty if they are equal but for line ends."""
     left, right = (with_lf(content).decode(errors="replace").splitlines() for content in (before, after))
     return "\n".join(difflib.unified_diff(left, right, old, new, lineterm=""))
 
@@ -65,7 +58,7 @@ def _refuse_unless_held(checkout: Checkout, repo: Path, change: Change) -> None:
         why = f"is in a repository of its own, {other}; give that one as REPO"
     elif conversion:
         why = f"is not stored in git as it is here ({conversion} in .gitattributes); take that away, and commit"
-    elif held is not None and not os.path.lexists(path):
+    elif held is not None and change.old is None:
         why = f"is committed, but not here; `git restore -- {name}` or `git sparse-checkout disable` brings it back"
     elif change.old is not None and not (os.access(path, os.W_OK) and path.stat().st_mode & 0o222):
         why = f"is read-only; `chmod u+w -- {name}` if it may be replaced"
@@ -91,18 +84,14 @@ def carry_out(repo: Path, changes: Sequence[Change], message: str, *, write: boo
     for change in changes:
         _refuse_unless_held(checkout, repo, change)
     for change in changes:
-        print_diff(change.diff)
+        name = one_line(change.path)
+        print_diff(unified(change.old or b"", change.new or b"", "(no file)" if change.old is None else name, name))
     files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
     if not write:
         echo(f"{files} would change; --write makes the change", err=True)
         return
-    for folder in {checkout.git_dir, *((repo / change.path).parent for change in changes)}:
-        clear_temporary_files(folder)
     for change in changes:
-        if change.is_removed:
-            remove(checked(repo, change.path), change.old)
-        else:
-            write_atomically(checked(repo, change.path), change.new, change.old, checkout.git_dir)
+        write_atomically(checked(repo, change.path), change.new, change.old, checkout.git_dir)
     echo(f"{files} changed. In {one_line(str(repo))}:\n{what_to_type(changes, message)}", err=True)
 
 

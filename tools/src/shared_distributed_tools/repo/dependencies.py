@@ -22,8 +22,8 @@ from .changes import Change
 from .files import like, read, with_lf
 
 _LARGEST = 2**18  # bytes; more than anybody lists, and seconds of work
-_DEEP = (RecursionError, MemoryError)
-_DAMAGED = (TOMLKitError, SyntaxError, ValueError, TypeError, AttributeError, *_DEEP)
+# what a file raises that is damaged, nested too deeply, or has something else where a list is looked for
+_DAMAGED = (TOMLKitError, SyntaxError, ValueError, TypeError, AttributeError, LookupError, RecursionError, MemoryError)
 
 
 def name_in(requirement: str) -> str:
@@ -50,8 +50,8 @@ def _strings(file: str, text: str) -> list[str]:
     """What may be a requirement in a file."""
     if file == "pyproject.toml":
         document = tomlkit.parse(text)
-        lists = (_at(document, "tool", "poetry", "dependencies"), _at(document, "project", "dependencies"))
-        return [str(one) for some in lists for one in some or ()]
+        poetry = document.get("tool", {}).get("poetry", {}).get("dependencies", ())
+        return [str(one) for one in (*poetry, *document.get("project", {}).get("dependencies", ()))]
     if file == "setup.py":
         constants = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
         return [value for value in constants if isinstance(value, str)]
@@ -61,16 +61,16 @@ def _strings(file: str, text: str) -> list[str]:
 def added(repo: Path, requirements: Sequence[str]) -> Change | None:
     """The change that lists some more requirements; None where a person has to add them."""
     try:
-        project = _at(tomlkit.parse(_text(repo, "pyproject.toml")), "project")
+        project = tomlkit.parse(_text(repo, "pyproject.toml")).get("project")
         is_static = project is not None and "dependencies" not in project.get("dynamic", ())
         name, edit = ("pyproject.toml", _add_to_pyproject) if is_static else ("setup.py", _add_to_setup)
-        old = text = _text(repo, name)
+        text = _text(repo, name)
         for requirement in requirements:
             text = edit(text, requirement)
     except _DAMAGED:
         return None
     content = read(repo / name)
-    return None if text == old else Change(name, content, like(text.encode(), content))
+    return Change(name, content, like(text.encode(), content))
 
 
 def _text(repo: Path, name: str) -> str:
@@ -80,45 +80,35 @@ def _text(repo: Path, name: str) -> str:
     return with_lf(content).decode()
 
 
-def _at(document: Any, *keys: str) -> Any:
-    for key in keys:
-        document = document.get(key) if isinstance(document, dict) else None
-    return document
-
-
-# ------------------------------------------------------------------ one more; the text as it is where that is not sure
+# ------------------------------------------------------------------ one more; an error where that is not safe
 
 
 def _add_to_pyproject(text: str, requirement: str) -> str:
-    document = tomlkit.parse(text)
-    listed = _at(document, "project", "dependencies")
-    if not isinstance(listed, list):
-        return text
-    listed.append(requirement)
+    document: Any = tomlkit.parse(text)
+    document["project"]["dependencies"].append(requirement)
     return tomlkit.dumps(document)
 
 
 def _add_to_setup(text: str, requirement: str) -> str:
     """A plain list gets one more string before its last one, on a line of its own if that one has it."""
-    listed = _plain_list(text)
-    if listed is None or not listed.elts:
-        return text
+    listed, strings = _plain_list(text)
     last, lines = listed.elts[-1], text.split("\n")
     line = lines[last.lineno - 1].encode()
     before, after = line[: last.col_offset].decode(), line[last.col_offset :].decode()
     space = " " if before.strip() else f"\n{before}"
     lines[last.lineno - 1] = f"{before}{after[0]}{requirement}{after[0]},{space}{after}"
     edited = "\n".join(lines)
-    found, strings = _plain_list(edited), ast.literal_eval(listed)
-    return edited if found and ast.literal_eval(found) == [*strings[:-1], requirement, strings[-1]] else text
+    if _plain_list(edited)[1] != [*strings[:-1], requirement, strings[-1]]:
+        raise ValueError(edited)
+    return edited
 
 
-def _plain_list(text: str) -> ast.List | None:
-    """The list of strings that the one call of `setup` gives as install_requires."""
+def _plain_list(text: str) -> tuple[ast.List, list[str]]:
+    """The list of strings that the one call of `setup` gives as install_requires: its syntax, and the strings."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     setups = [call for call in calls if getattr(call.func, "id", getattr(call.func, "attr", "")) == "setup"]
-    values = [word.value for call in setups for word in call.keywords if word.arg == "install_requires"]
-    if len(values) != 1 or not isinstance(values[0], ast.List):
-        return None
-    is_plain = all(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in values[0].elts)
-    return values[0] if is_plain else None
+    (value,) = [word.value for call in setups for word in call.keywords if word.arg == "install_requires"]
+    strings = ast.literal_eval(value)
+    if not isinstance(value, ast.List) or not all(isinstance(one, str) for one in strings):
+        raise ValueError(text)
+    return value, strings

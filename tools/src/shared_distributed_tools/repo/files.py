@@ -4,7 +4,6 @@
 import errno
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
@@ -22,44 +21,23 @@ class UnreadableError(RefusalError):
         self.why = why
 
 
-def repo_root(repo: Path) -> Path:
-    """A repo's folder, with symlinks above and at it resolved."""
-    if not repo.is_dir():
-        msg = f"{repo} is not a folder; give the root of the downstream repo"
-        raise RefusalError(msg)
-    return repo.resolve()
-
-
 def checked(repo: Path, path: str | Path) -> Path:
-    """A file's full path inside a repo, existing or not. RefusalError for anything that may not be written."""
+    """A file's full path inside a repo, existing or not. RefusalError for what may not be written to, whatever it is.
+
+    repo: with symlinks resolved. Only a plain file may be replaced: `read` says so of others.
+    """
     full = Path(os.path.normpath(repo / path))
     inside = full.relative_to(repo).parts if full.is_relative_to(repo) else ()
     if not inside or ".git" in map(str.lower, inside):
         msg = f"{path} is outside {repo}; give a path inside the repo"
         raise RefusalError(msg)
-    for part in (*reversed(full.parents[: len(inside) - 1]), full):
-        mode = _mode(part)
-        if stat.S_ISLNK(mode):
-            msg = f"{part} is a symlink: what it points to would not be replaced. Put a plain file or folder there"
-            raise RefusalError(msg)
-        if part != full and not stat.S_ISDIR(mode):
-            msg = f"{part} is not a folder; make it first, or give another --path"
-            raise RefusalError(msg)
-        if part == full and mode and not stat.S_ISREG(mode):
-            what = "a folder" if stat.S_ISDIR(mode) else "not a plain file"
-            msg = f"{full} is {what}; move it away, or give another --path"
-            raise RefusalError(msg)
+    if Path(os.path.realpath(full)) != full:
+        msg = f"{full} is or is below a symlink: what that points to would not be replaced. Put a plain file there"
+        raise RefusalError(msg)
+    if not os.path.isdir(full.parent):  # noqa: PTH112 (`Path.is_dir` raises for a folder without permission)
+        msg = f"{full.parent} is not a folder; make it first, or give another --path"
+        raise RefusalError(msg)
     return full
-
-
-def _mode(path: Path) -> int:
-    """What a path is, and who may do what with it; 0 where there is nothing."""
-    try:
-        return path.lstat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    except OSError as error:
-        raise UnreadableError(path, f"cannot be read: {error.strerror}") from error
 
 
 def read(path: Path) -> bytes | None:
@@ -82,59 +60,42 @@ def read(path: Path) -> bytes | None:
     return content
 
 
-def write_atomically(path: Path, content: bytes, expected: bytes | None, scratch: Path | None = None) -> None:
-    """Replace a file in one step, keeping its permissions; make it where there is none.
+def write_atomically(path: Path, content: bytes | None, expected: bytes | None, scratch: Path | None = None) -> None:
+    """Replace a file in one step, keeping its permissions; make it where there is none. Without content, remove it.
 
     expected: what the file held when the change was shown, None for no file. RefusalError if it holds something
     else by now: somebody saved it in between.
     scratch: the folder for the temporary file; beside the file if there is none, or it is on another file system.
     """
     for folder in (scratch or path.parent, path.parent):
+        temporary = folder / _TEMPORARY.format(token_hex(8))
         try:
-            _replace(path, content, expected, folder / _TEMPORARY.format(token_hex(8)))
+            for left in folder.glob(_TEMPORARY.format("*")):  # by a run that was interrupted
+                left.unlink(missing_ok=True)
+            with temporary.open("xb") as stream:
+                stream.write(content or b"")
+                stream.flush()
+                os.fsync(stream.fileno())
+            if path.exists():
+                temporary.chmod(path.stat().st_mode & 0o777)
+            if read(path) != expected:  # the last step before the replacement
+                msg = f"{path} was changed while this ran, and is left as it is; run this again"
+                raise RefusalError(msg)
+            if content is None:
+                path.unlink()
+            else:
+                temporary.replace(path)
             break
         except OSError as error:
             if error.errno != errno.EXDEV or folder == path.parent:
                 msg = f"{path} cannot be written to: {error.strerror}; it is as it was"
                 raise RefusalError(msg) from error
+        finally:
+            temporary.unlink(missing_ok=True)
     if os.name != "nt":  # the rename itself has to reach the disk; on Windows folders cannot be opened
         descriptor = os.open(path.parent, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-
-
-def _replace(path: Path, content: bytes, expected: bytes | None, temporary: Path) -> None:
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if path.exists():
-            temporary.chmod(path.stat().st_mode & 0o777)
-        _refuse_changed(path, expected)  # the last step before the replacement
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def remove(path: Path, expected: bytes | None) -> None:
-    """Remove a file. RefusalError if it holds something else than when that was shown."""
-    _refuse_changed(path, expected)
-    path.unlink()
-
-
-def _refuse_changed(path: Path, expected: bytes | None) -> None:
-    if read(path) != expected:
-        msg = f"{path} was changed while this ran, and is left as it is; run this again"
-        raise RefusalError(msg)
-
-
-def clear_temporary_files(folder: Path) -> None:
-    """Remove what an interrupted run left in a folder."""
-    for file in folder.glob(_TEMPORARY.format("*")):
-        with suppress(OSError):
-            file.unlink()
 
 
 def with_lf(content: bytes) -> bytes:

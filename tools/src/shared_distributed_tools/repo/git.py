@@ -3,21 +3,20 @@
 
 git gets a directory, an environment and flags that leave the repository no say: no hook, filter, monitor, pager,
 signature program or network. The user's own configuration counts, `safe.directory` above all. Only commands that
-read are used, and what git cannot answer is a GitError, never "not there".
+read are used, and what git cannot answer is a RefusalError, never "not there".
 """
 
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import new as new_hash
 from itertools import islice
 from pathlib import Path
 
 from ..errors import RefusalError
-from .files import LARGEST
+from .files import LARGEST, with_lf
 
 _SETTINGS = (
     "safe.bareRepository=explicit",
@@ -41,10 +40,6 @@ _UNDER_WAY = {
 _CONVERSIONS = ("filter", "ident", "working-tree-encoding")  # attributes by which git changes a file's bytes
 
 
-class GitError(RefusalError):
-    """git could not answer: nothing is known, and nothing is written."""
-
-
 @dataclass(frozen=True)
 class Checkout:
     """A work tree and its git directory. Paths given to it are full paths inside the tree."""
@@ -54,23 +49,23 @@ class Checkout:
 
     @classmethod
     def around(cls, folder: Path) -> "Checkout | None":
-        """The work tree around a folder: the nearest folder above with a `.git`. GitError if git refuses it."""
+        """The work tree around a folder: the nearest folder above with a `.git`. RefusalError if git refuses it."""
         folder = folder.resolve()
         root = next((one for one in (folder, *folder.parents) if os.path.lexists(one / ".git")), None)
         if root is None:
             return None
         # by discovery: this way git itself checks who owns the repository
-        git_dir, top = (_path_from(root, question) for question in ("--absolute-git-dir", "--show-toplevel"))
-        if top != root:
-            msg = f"{root / '.git'} is not a git repository; git finds {top} instead"
-            raise GitError(msg)
-        return cls(root, git_dir)
+        answer = os.fsdecode(_run(root, "rev-parse", "--absolute-git-dir", "--show-toplevel").stdout)
+        git_dir, is_here, _ = answer.rpartition(f"\n{root.as_posix()}\n")
+        if not is_here:
+            msg = f"{root / '.git'} is not a git repository; git finds {' for '.join(answer.splitlines())} instead"
+            raise RefusalError(msg)
+        return cls(root, Path(git_dir))
 
     @property
     def head(self) -> str | None:
         """The commit that is checked out; None before the first one."""
-        answer = self._ask("rev-parse", "--verify", "--quiet", "HEAD", allowed=(0, 1))
-        return answer.decode().strip() or None
+        return self._ask("rev-parse", "--verify", "--quiet", "HEAD", allowed=(0, 1)).decode().strip() or None
 
     @property
     def under_way(self) -> str:
@@ -84,12 +79,12 @@ class Checkout:
 
     def committed(self, path: Path) -> bytes | None:
         """A file's content in HEAD; None if HEAD has no such file."""
-        found = self._in_head([path])
-        return self.blob(next(iter(found.values()))) if found else None
+        ids = self._in_head(path)
+        return self.blob(ids[0]) if ids else None
 
     def is_staged(self, path: Path) -> bool:
         """Whether the index has another version of a file than HEAD."""
-        return {entry.split()[2].decode() for entry, _ in self._index(path)} != set(self._in_head([path]).values())
+        return [entry.split()[2].decode() for entry, _ in self._index(path)] != self._in_head(path)
 
     def belongs_to(self, path: Path) -> Path | None:
         """The submodule, or other repository inside this one, that a file is in; None if it is in this one."""
@@ -109,12 +104,6 @@ class Checkout:
         listed = ((entry.split(), self.root / name) for entry, name in self._index(folder))
         return {path.relative_to(folder).as_posix(): entry[2].decode() for entry, path in listed if entry[0] == b"S"}
 
-    def differs(self, files: Iterable[Path]) -> bool:
-        """Whether any of these files is not as HEAD has it, whatever its newlines."""
-        files = list(files)
-        held = self._in_head(files)
-        return any(held.get(self._relative(file)) not in _ids(file.read_bytes()) for file in files)
-
     def tracked(self) -> list[Path]:
         """Every file that the index lists."""
         return [self.root / os.fsdecode(name) for name in self._ask("ls-files", "-z").split(b"\0") if name]
@@ -131,16 +120,13 @@ class Checkout:
         """A version of a file, by its id."""
         if int(self._ask("cat-file", "-s", name)) > LARGEST:
             msg = f"git could not read {self.root}: {name} is larger than {LARGEST / 2**20:.0f} MiB"
-            raise GitError(msg)
+            raise RefusalError(msg)
         return self._ask("cat-file", "blob", name)
 
-    def _in_head(self, paths: Iterable[Path]) -> dict[str, str]:
-        """The ids of plain files in HEAD, by their path in the tree."""
-        names = [self._relative(path) for path in paths]
-        if not names or self.head is None:
-            return {}
-        found = _entries(self._ask("ls-tree", "-z", "-r", "--full-tree", "HEAD", "--", *names))
-        return {name: entry.split()[2].decode() for entry, name in found if entry.startswith(b"100")}
+    def _in_head(self, path: Path) -> list[str]:
+        """The id of a plain file in HEAD, if HEAD has it."""
+        found = _entries(self._ask("ls-tree", "-z", "--full-tree", "HEAD", "--", self._relative(path)))
+        return [entry.split()[2].decode() for entry, _ in found if entry.startswith(b"100")]
 
     def _index(self, *paths: Path) -> list[tuple[bytes, str]]:
         """What the index has at and below some paths: flag, mode, id and stage, and the path in the tree."""
@@ -150,13 +136,9 @@ class Checkout:
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
-    def _ask(self, *arguments: str, allowed: tuple[int, ...] = (0,)) -> bytes:
+    def _ask(self, *arguments: str, allowed: Container[int] = (0,)) -> bytes:
         where = (f"--git-dir={self.git_dir}", f"--work-tree={self.root}")
-        answer = _run(self.root, *where, *arguments)
-        if answer.returncode not in allowed:
-            msg = f"git could not read {self.root}: {_reason(answer)}"
-            raise GitError(msg)
-        return answer.stdout
+        return _run(self.root, *where, *arguments, allowed=allowed).stdout
 
 
 def revision_of(tree: Path, files: Iterable[Path]) -> str:
@@ -164,21 +146,18 @@ def revision_of(tree: Path, files: Iterable[Path]) -> str:
     checkout = Checkout.around(tree)
     if checkout is None or checkout.head is None:
         return "unknown"
-    return checkout.head + (" with uncommitted changes" if checkout.differs(files) else "")
+    is_changed = any(checkout.committed(file) != with_lf(file.read_bytes()) for file in files)
+    return checkout.head + (" with uncommitted changes" if is_changed else "")
 
 
 def merge(theirs: bytes, base: bytes, ours: bytes) -> tuple[bytes, bool]:
     """Two changes of one base joined, and whether they conflict: then the result has git's markers."""
     labels = ("your edits", "as vendored", "the new version")
     with tempfile.TemporaryDirectory() as folder:
-        arguments = []
         for label, content in zip(labels, (theirs, base, ours), strict=True):
             (Path(folder) / label).write_bytes(content)
-            arguments += ["-L", label]
-        merged = _run(Path(folder), "merge-file", "--stdout", *arguments, *labels)
-    if not 0 <= merged.returncode < 128:  # the number of conflicts, or an error
-        msg = f"git could not merge: {_reason(merged)}"
-        raise GitError(msg)
+        conflicts = range(128)  # how many there are; more is an error
+        merged = _run(Path(folder), "merge-file", "--stdout", *labels, allowed=conflicts)
     return merged.stdout, merged.returncode > 0
 
 
@@ -187,37 +166,22 @@ def _entries(answer: bytes) -> list[tuple[bytes, str]]:
     return [(facts, os.fsdecode(name)) for facts, _, name in split]
 
 
-def _ids(content: bytes) -> set[str]:
-    """The names that git may have for a file: with its newlines, and with LF."""
-    texts = {content, content.replace(b"\r\n", b"\n")}
-    blobs = [b"blob %d\0" % len(text) + text for text in texts]
-    return {new_hash(kind, blob).hexdigest() for blob in blobs for kind in ("sha1", "sha256")}
-
-
-def _path_from(root: Path, question: str) -> Path:
-    answer = _run(root, "rev-parse", question)
-    if answer.returncode:
-        msg = f"git refuses {root}: {_reason(answer)}"
-        raise GitError(msg)
-    return Path(os.fsdecode(answer.stdout.removesuffix(b"\n")))
-
-
-def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+def _run(folder: Path, *arguments: str, allowed: Container[int] = (0,)) -> subprocess.CompletedProcess[bytes]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _USERS_OWN}
     places = os.pathsep.join(place for place in os.get_exec_path() if Path(place).is_absolute())  # never the repository
     environment = {**own, **_SET, "PATH": places, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
     command = [shutil.which("git", path=places) or "", *_FLAGS, *arguments]
     try:
-        return subprocess.run(
+        answer = subprocess.run(
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired as error:
         msg = f"git did not answer within {_SECONDS} seconds, in {folder}"
-        raise GitError(msg) from error
+        raise RefusalError(msg) from error
     except OSError as error:
-        raise GitError("this needs git, which is not installed; install it and run this again") from error
-
-
-def _reason(answer: subprocess.CompletedProcess[bytes]) -> str:
-    said = answer.stderr.decode(errors="replace").strip()
-    return said or f"git ended with exit code {answer.returncode}"
+        raise RefusalError("this needs git, which is not installed; install it and run this again") from error
+    if answer.returncode not in allowed:
+        said = answer.stderr.decode(errors="replace").strip()
+        msg = f"git could not read {folder}: {said or f'it ended with exit code {answer.returncode}'}"
+        raise RefusalError(msg)
+    return answer

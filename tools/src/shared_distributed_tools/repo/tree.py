@@ -16,11 +16,11 @@ import io
 import os
 import tokenize
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from .files import UnreadableError, read
 from .git import Checkout
@@ -34,8 +34,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _SLOW = frozenset({"punycode", "idna"})  # codings that take minutes for a large file, and that no source has
 
 
-@dataclass(frozen=True, order=True)
-class Unread:
+class Unread(NamedTuple):
     """A file or folder that was not looked at."""
 
     path: str
@@ -53,8 +52,9 @@ class Source:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The text's lines, counted as Python counts them."""
-        return io.StringIO(self.text, newline=None).read().split("\n")
+        """The text's lines, stripped; the first has number 1, as Python counts them."""
+        lines = io.StringIO(self.text, newline=None).read().split("\n")
+        return ["", *map(str.strip, lines)]
 
     @cached_property
     def imports(self) -> list[ast.Import | ast.ImportFrom]:
@@ -73,10 +73,6 @@ class Source:
             node = self.parents[node]
             yield node
 
-    def line(self, number: int) -> str:
-        """One line, stripped."""
-        return self.lines[number - 1].strip()
-
 
 class Tree:
     """The Python files below a folder; or one file, whatever its name.
@@ -90,7 +86,7 @@ class Tree:
     def __init__(self, root: Path, checkout: Checkout | None = None) -> None:
         self.root = root if root.is_dir() else root.parent
         self._unread: dict[str, Unread] = {}
-        self._kept: OrderedDict[str, tuple[bytes, Source | None]] = OrderedDict()
+        self._kept: dict[str, Source | None] = {}
         self._checkout = checkout
         self.absent: dict[str, str] = checkout.absent(root) if checkout else {}  # of whatever kind, with their ids
         absent = [path for path in self.absent if path.endswith(_SUFFIXES)]
@@ -103,19 +99,25 @@ class Tree:
 
     def content(self, path: str) -> bytes | None:
         """A file's bytes; None for one that cannot be read."""
-        return self._kept[path][0] if path in self._kept else self._read(path)
+        try:
+            content = read(self.root / path)
+            if content is None and self._checkout and path in self.absent:
+                return self._checkout.blob(self.absent[path])
+            if content is None:
+                self.give_up(path, "cannot be read: it was removed meanwhile")
+            return content
+        except UnreadableError as error:
+            self.give_up(path, error.why)
+            return None
 
     def source(self, path: str) -> Source | None:
         """A file, parsed; None for one that cannot be read or does not parse."""
         if path not in self._kept:
-            content = self._read(path)
-            if content is None:
-                return None
-            self._kept[path] = content, self._parse(path, content)
-            while len(self._kept) > 1 and sum(len(kept) for kept, _ in self._kept.values()) > KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(path)
-        return self._kept[path][1]
+            found = self._parse(path, self.content(path))
+            if sum(len(one.text) for one in (*self._kept.values(), found) if one) > KEPT:
+                self._kept.clear()
+            self._kept[path] = found
+        return self._kept[path]
 
     def give_up(self, path: str, why: str, *, may_hide_a_copy: bool = True) -> None:
         """Count a file or folder among those that could not be looked at."""
@@ -149,33 +151,19 @@ class Tree:
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
-    def _read(self, path: str) -> bytes | None:
-        try:
-            content = read(self.root / path)
-            if content is None and self._checkout and path in self.absent:
-                return self._checkout.blob(self.absent[path])
-            if content is None:
-                self.give_up(path, "cannot be read: it was removed meanwhile")
-            return content
-        except UnreadableError as error:
-            self.give_up(path, error.why)
-        return None
-
-    def _parse(self, path: str, content: bytes) -> Source | None:
+    def _parse(self, path: str, content: bytes | None) -> Source | None:
+        if content is None:
+            return None
         try:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
             if codecs.lookup(encoding).name in _SLOW:
-                self.give_up(path, f"does not parse: {encoding} is not a coding for sources")
-                return None
+                raise ValueError(f"{encoding} is not a coding for sources")
             text = content.decode(encoding)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about escapes and `is` with literals: not ours to say
-                return Source(path, text, ast.parse(text))
-        except SyntaxError as error:
-            where = f" (line {error.lineno})" if error.lineno else ""
-            self.give_up(path, f"does not parse: {error.msg}{where}")
+                return Source(path, text, ast.parse(text, path))
         except (RecursionError, MemoryError):
             self.give_up(path, "nested too deeply")
-        except (ValueError, LookupError) as error:  # null bytes, an encoding that does not exist
+        except (SyntaxError, ValueError, LookupError) as error:  # ValueError: null bytes; LookupError: no such encoding
             self.give_up(path, f"does not parse: {error}")
         return None

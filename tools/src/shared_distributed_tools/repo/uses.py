@@ -19,7 +19,6 @@ from typing import NamedTuple, TypeGuard
 
 from .tree import Source, Tree
 
-_DEEPEST = 100  # attributes behind one another: more than a path to a name has
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module)
 
 
@@ -59,7 +58,7 @@ class Use:
     @property
     def site(self) -> Site:
         """The place alone: without the syntax tree, and so without the file in memory."""
-        return Site(self.source.path, self.node.lineno, self.kind, self.name, self.source.line(self.node.lineno))
+        return Site(self.source.path, self.node.lineno, self.kind, self.name, self.source.lines[self.node.lineno])
 
 
 def find_uses(tree: Tree, copy: str, names: Collection[str]) -> list[Use]:
@@ -70,27 +69,25 @@ def find_uses(tree: Tree, copy: str, names: Collection[str]) -> list[Use]:
 
     A file that may use the copy and cannot be read is in `tree.unread`.
     """
-    meanings = _Meanings(tree, copy, names)
+    paths = _Paths(tree, copy, names)
     words = {module_path(copy).rpartition("/")[2], *(names if copy.endswith("__init__.py") else ())}
-    files: dict[str, _File] = {}
+    uses: dict[str, list[Use]] = {}  # files without any are not kept in memory
     while words:  # once for the copy, and again for names that were found to be handed on
-        handed_on: dict[str, str] = {}
+        before = set(paths.known)
         for path in tree.files:
-            source = tree.source(path) if path != copy and _has_any(tree.content(path), words) else None
-            file = _File(source, meanings) if source is not None else None
-            if file is None or not file.spelled:  # which is not kept in memory
-                continue
+            content = b"" if path == copy else tree.content(path) or b""
+            is_likely = b"import *" in content or any(os.fsencode(word) in content for word in words)
+            source = tree.source(path) if is_likely else None
+            found = _File(source, paths).uses() if source else []
             try:
-                ast.unparse(file.source.tree)  # as those who look at uses do with parts of it
-                files[path] = file
-                handed_on |= file.handed_on
+                if source and found:
+                    ast.unparse(source.tree)  # as those who look at uses do with parts of it
+                    uses[path] = found
             except RecursionError:
                 tree.give_up(path, "nested too deeply")
-        new = handed_on.keys() - meanings.of.keys()
-        meanings.of |= handed_on
-        words = {path.rpartition("/")[2] for path in new}
-    uses = [use for file in files.values() for use in (*file.imports, *file.uses())]
-    return sorted(uses, key=lambda use: (use.source.path, *position(use.node)))
+        words = {path.rpartition("/")[2] for path in paths.known.keys() - before}
+    every = [use for some in uses.values() for use in some]
+    return sorted(every, key=lambda use: (use.source.path, *position(use.node)))
 
 
 def module_path(path: str) -> str:
@@ -119,24 +116,18 @@ def is_of_self(node: ast.AST) -> TypeGuard[ast.Attribute]:
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
-def _has_any(content: bytes | None, words: Collection[str]) -> bool:
-    return content is not None and (b"import *" in content or any(os.fsencode(word) in content for word in words))
-
-
 def _join(*parts: str) -> str:
     return "/".join(part for part in parts if part)
 
 
-class _Meanings:
+class _Paths:
     """What an import leads to, as a path in the tree (`package/module/name`), and which paths mean the copy's names."""
 
     def __init__(self, tree: Tree, copy: str, names: Collection[str]) -> None:
         self.copy = module_path(copy)
-        self.of = {self.copy: "", **{_join(self.copy, name): name for name in names}}  # "" for the module itself
-        self._modules = {self.copy, *map(module_path, tree.files)}
-        self._modules |= {
-            "/".join(one.split("/")[:end]) for one in self._modules for end in range(1, one.count("/") + 1)
-        }
+        self.known = {self.copy: "", **{_join(self.copy, name): name for name in names}}  # "" for the module itself
+        parts = [one.split("/") for one in {self.copy, *map(module_path, tree.files)}]
+        self._modules = {"/".join(one[:end]) for one in parts for end in range(1, len(one) + 1)}
         self._packages = {path.rpartition("/")[0] for path in tree.files if path.endswith("__init__.py")}
         self._home = self.copy.rpartition("/")[0]  # the folder above the copy's outermost package
         while self._home and self._home in self._packages:
@@ -156,87 +147,78 @@ class _Meanings:
                 return _join(base, path)
         return ""
 
-    def brought(self, file: str, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
-        """The names that an import makes, as they are written, and the path of each."""
-        if isinstance(node, ast.Import):
+    def imported(self, file: str, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str, str]]:
+        """What an import makes known: a name, the path of that name, and the path of what is imported."""
+        if isinstance(node, ast.Import):  # `import package.module` makes `package` known
             for alias in node.names:
-                first = alias.name.partition(".")[0]
-                yield alias.asname or alias.name, self.find(file, alias.name)
-                yield from [] if alias.asname or first == alias.name else [(first, self.find(file, first))]
+                path, first = self.find(file, alias.name), alias.name.partition(".")[0]
+                yield (alias.asname, path, path) if alias.asname else (first, self.find(file, first), path)
             return
         module = self.find(file, node.module or "", node.level)
+        every = [path.rpartition("/") for path in self.known if path != self.copy]
         for alias in node.names if module or node.level else ():
-            if alias.name != "*":
-                yield alias.asname or alias.name, _join(module, alias.name)
-            else:
-                every = [path.rpartition("/") for path in self.of if path != self.copy]
-                yield from ((name, _join(parent, name)) for parent, _, name in every if parent == module)
+            star = [name for parent, _, name in every if parent == module]
+            for name in star if alias.name == "*" else [alias.name]:
+                yield alias.asname or name, _join(module, name), _join(module, name)
 
-    def meaning(self, path: str) -> tuple[list[str], str] | None:
-        """The copy's name and attributes of it, nothing for its module; and the module that hands it on, if one does.
+    def meaning(self, path: str) -> tuple[str, str] | None:
+        """The copy's name for a path, with attributes behind it, and the module that hands it on, if one does.
 
-        None for whatever has nothing to do with the copy.
+        The name of the copy's module is "". None for whatever has nothing to do with the copy.
         """
         parts = path.split("/")
-        for end in range(len(parts), 0, -1):
-            known, longer = ("/".join(parts[:to]) for to in (end, end + 1))
-            name = self.of.get(known)
-            if name == "" and longer != known and longer in self._modules:
-                return None  # a module beside the copy's `__init__`
-            if name is not None:
-                is_direct = f"{known}/".startswith(f"{self.copy}/")
-                return [name, *parts[end:]] if name else parts[end:], "" if is_direct else "/".join(parts[: end - 1])
-        return None
-
-    def leads_on(self, path: str) -> bool:
-        """Whether a module or package has the copy, or something that is handed on, inside."""
-        return any(known.startswith(f"{path}/") for known in self.of)
+        ends = (end for end in range(len(parts), 0, -1) if "/".join(parts[:end]) in self.known)
+        end = next(ends, 0)
+        known, beside = "/".join(parts[:end]), "/".join(parts[: end + 1])
+        if not end or (known == self.copy != beside and beside in self._modules):  # a module beside the `__init__`
+            return None
+        is_direct = f"{known}/".startswith(f"{self.copy}/")
+        return _join(self.known[known], *parts[end:]), "" if is_direct else "/".join(parts[: end - 1])
 
 
 class _File:
-    """One file: what its imports mean, what it uses, and what it hands on to files that import it."""
+    """One file: what its imports mean, and what it uses. What it hands on to files that import it becomes known."""
 
-    def __init__(self, source: Source, meanings: _Meanings) -> None:
-        self.source, self.meanings = source, meanings
+    def __init__(self, source: Source, paths: _Paths) -> None:
+        self.source, self.paths = source, paths
         self.spelled: dict[str, str] = {}  # names as they are written here, and the path of each
-        self.handed_on: dict[str, str] = {}  # the path of a name here, and the copy's name for it
         self.built: dict[tuple[ast.AST, str], ast.Call] = {}  # by scope and name, by class and `self.name`
-        self.imports = [use for node in source.imports for use in self._import(node)]
-        for node in ast.walk(source.tree) if self.spelled else ():
+
+    def uses(self) -> list[Use]:
+        """Every use, in no particular order."""
+        imports = [use for node in self.source.imports for use in self._import(node)]
+        nodes = list(ast.walk(self.source.tree)) if self.spelled else []
+        for node in nodes:
             if isinstance(node, ast.Call) and self._class_built(node):
                 self._follow_object(node)
+        return imports + [use for node in nodes for use in self._use(node)]
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> Iterator[Use]:
         bound, through = {}, ""
-        for local, path in self.meanings.brought(self.source.path, node):
-            found = self.meanings.meaning(path)
+        for local, path, imported in self.paths.imported(self.source.path, node):
+            found = self.paths.meaning(imported)
             if found is not None:
-                bound[local.partition(".")[0]] = "/".join(found[0])
-                through = found[1]
-            if found is not None or self.meanings.leads_on(path):
+                bound[local], through = found
+            if found is not None or any(known.startswith(f"{path}/") for known in self.paths.known):
                 self.spelled[local] = path
         here = module_path(self.source.path)
-        self.handed_on |= {_join(here, local): name for local, name in bound.items()}
+        self.paths.known |= {_join(here, local): name for local, name in bound.items()}
         if bound:
             name = "*" if node.names[0].name == "*" else ", ".join(dict.fromkeys(bound.values()))
             yield Use(self.source, node, "import", name, bound=bound, through=through)
 
-    def _meaning(self, node: ast.AST) -> tuple[list[str], str] | None:
+    def _meaning(self, node: ast.AST) -> tuple[str, str] | None:
         """What a name, with the attributes behind it, means."""
         attributes: list[str] = []
         while isinstance(node, ast.Attribute):
             attributes.append(node.attr)
             node = node.value
-        parts = [node.id, *reversed(attributes[-_DEEPEST:])] if isinstance(node, ast.Name) else []
-        for end in range(len(parts), 0, -1):
-            path = self.spelled.get(".".join(parts[:end]))
-            if path is not None:
-                return self.meanings.meaning(_join(path, *parts[end:]))
-        return None
+        path = self.spelled.get(node.id) if isinstance(node, ast.Name) else None
+        return None if path is None else self.paths.meaning(_join(path, *reversed(attributes)))
 
     def _class_built(self, node: ast.Call) -> str:
-        found = self._meaning(node.func)
-        return found[0][0] if found and len(found[0]) == 1 and found[0][0][0].isupper() else ""
+        name, _ = self._meaning(node.func) or ("", "")
+        return name if name[:1].isupper() and "/" not in name else ""
 
     def _follow_object(self, call: ast.Call) -> None:
         """Note the variable or attribute that an object is kept in."""
@@ -254,33 +236,26 @@ class _File:
         """The call that built the object that an expression is."""
         if isinstance(node, ast.Call):
             return node if self._class_built(node) else None
+        keys: list[tuple[ast.AST, str]] = []
         if isinstance(node, ast.Name) and self.built:
-            places = self.source.around(node)
-            return next((self.built[one, node.id] for one in places if (one, node.id) in self.built), None)
-        if not is_of_self(node):
-            return None
-        own = class_of(self.source, node)
-        return self.built.get((own, f"self.{node.attr}")) or self.built.get((own, node.attr))
+            keys = [(one, node.id) for one in self.source.around(node)]
+        elif is_of_self(node):
+            keys = [(class_of(self.source, node), name) for name in (f"self.{node.attr}", node.attr)]
+        return next((self.built[key] for key in keys if key in self.built), None)
 
-    def uses(self) -> Iterator[Use]:
-        """Every use but the imports, in no particular order."""
-        for node in ast.walk(self.source.tree) if self.spelled else ():
-            is_read = isinstance(getattr(node, "ctx", None), ast.Load)
-            if isinstance(node, ast.Call) or (isinstance(node, ast.Name | ast.Attribute) and is_read):
-                yield from self._use(node)
-
-    def _use(self, node: ast.Name | ast.Attribute | ast.Call) -> Iterator[Use]:
+    def _use(self, node: ast.AST) -> Iterator[Use]:
+        is_read = isinstance(node, ast.Call) or isinstance(getattr(node, "ctx", None), ast.Load)
+        if not isinstance(node, ast.expr) or not is_read:
+            return
         around = self.source.parents[node]
         is_called = isinstance(around, ast.Call) and around.func is node
-        whole = around if is_called or isinstance(around, ast.Attribute) else node  # with what is done with it
-        assert isinstance(whole, ast.expr)
-        found, built = self._meaning(node), self._object(node)
-        if found is not None and not isinstance(around, ast.Attribute):  # of `a.b.c` the whole is looked at
-            (name, *attributes), through = found[0] or [""], found[1]
-            if is_called and name and attributes in ([], ["apply"]):
-                kind = "build" if name[0].isupper() and not attributes else "call"
-                yield Use(self.source, whole, kind, name, through=through)
-            else:
-                yield Use(self.source, node, "reference", name, through=through)
-        elif found is None and built is not None and (whole is not node or built is not node):
+        is_part = isinstance(around, ast.Attribute)  # of `a.b.c` the whole is looked at
+        whole = around if isinstance(around, ast.expr) and (is_called or is_part) else node  # with what is done with it
+        found, built = None if is_part else self._meaning(node), self._object(node)
+        if found is not None:
+            name, _, attributes = found[0].partition("/")
+            is_call = is_called and name and attributes in ("", "apply")
+            kind = "reference" if not is_call else "build" if name[0].isupper() and not attributes else "call"
+            yield Use(self.source, whole if is_call else node, kind, name, through=found[1])
+        elif built is not None and (whole is not node or built is not node):
             yield Use(self.source, whole, "call" if is_called else "reference", self._class_built(built), built)

@@ -27,13 +27,14 @@ def command(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
     """
     with progress(MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn()) as report:
         survey = scan(paths, progress=lambda done, total: report(done, total, "scanning"))
-    exit_code = 2 if any(unread.may_hide_a_copy for unread in survey.unread) else int(bool(survey.copies))
+    copies = [finding for finding in survey.findings if finding.kind != "vendored"]
+    exit_code = 2 if any(unread.may_hide_a_copy for unread in survey.unread) else int(bool(copies))
     if as_json:
         unread = [{"path": one.path, "why": one.why} for one in survey.unread]
         found = {"findings": [_as_json(finding) for finding in survey.findings], "unread": unread}
         click.echo(json.dumps({**found, "files": survey.files, "exit_code": exit_code}, indent=2))
     else:
-        _show(survey)
+        _show(survey, len(copies))
     ctx.exit(exit_code)
 
 
@@ -42,7 +43,7 @@ def _as_json(finding: Finding) -> dict[str, Any]:
     return facts | {key: [one._asdict() for one in facts[key]] for key in _LISTS}
 
 
-def _show(survey: Survey) -> None:
+def _show(survey: Survey, copies: int) -> None:
     for finding in survey.findings:
         place = Path(finding.root, finding.path).as_posix()
         echo(one_line(f"{place}: {_headline(finding)}"), fg=_COLOURS.get(finding.kind, "yellow"))
@@ -50,14 +51,13 @@ def _show(survey: Survey) -> None:
             echo(one_line(f"    {line}"))
     for unread in survey.unread:
         echo(one_line(f"not read: {unread.path}: {unread.why}"))
-    copies = len(survey.copies)
     found = f"{copies} cop{'y' if copies == 1 else 'ies'} found" if copies else "no copy found"
     echo(f"{found} in {'1 file' if survey.files == 1 else f'{survey.files:,} files'}")
 
 
 def _headline(finding: Finding) -> str:
     if finding.kind == "vendored":
-        return f"vendored ({finding.adapter or 'unknown adapter'})"
+        return f"vendored ({finding.adapter or 'unknown adapter'}): see `adapters check`"
     if finding.kind == "relative":
         return f"a relative that no adapter covers ({', '.join(finding.names)})"
     alike = "exact" if finding.similarity == 100 else f"edited, {finding.similarity} % similar"

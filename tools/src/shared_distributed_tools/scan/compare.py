@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""A file's definitions beside the known files: which one is nearest, how near, and what differs."""
+"""A file's definitions beside those of a known file: which stands for which, how near they are, what differs."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from .fingerprint import Definition, Known, Original
+from .fingerprint import Definition, Known
 
 # the share of a known file's statements, or of one telling definition's, that makes a file a copy
 _OF_ALL, _OF_ONE = 0.5, 0.6
@@ -19,89 +17,55 @@ class Difference(NamedTuple):
 
     name: str
     how: str  # "changed", "renamed", "missing" or "extra"
-    detail: str
-    line: int  # in the file; 0 for what is missing there
+    detail: str = ""
+    line: int = 0  # in the file; 0 for what is missing there
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A file beside one known file."""
+def paired(found: Sequence[Definition], known: dict[str, Known]) -> dict[str, Definition]:
+    """The definitions that stand for those of a known file: best the same code, then the same name, or the most alike.
 
-    original: Original
-    pairs: dict[str, Definition]  # the known file's names, and what stands for each
-
-    @property
-    def similarity(self) -> float:
-        """The share of common statements."""
-        known = self.original.definitions
-        shared = sum(_shared(mine.known, known[name]) for name, mine in self.pairs.items())
-        every = [*(mine.known for mine in self.pairs.values()), *known.values()]
-        return 2 * shared / sum(len(one.statements.split()) for one in every)
-
-    @property
-    def is_a_copy(self) -> bool:
-        """Whether so much of the known file, or of one telling definition, is in this one."""
-        known = self.original.definitions
-        alike = [likeness(mine.known, known[name]) for name, mine in self.pairs.items() if known[name].tells]
-        return bool(alike) and (self.similarity >= _OF_ALL or max(alike) >= _OF_ONE)
-
-    @property
-    def differences(self) -> list[Difference]:
-        """What differs, without what the file has beyond the known one."""
-        found = []
-        for name, mine in self.pairs.items():
-            known, line = self.original.definitions[name], mine.node.lineno
-            if mine.name != name:
-                found.append(Difference(mine.name, "renamed", f"{name} in the original", line))
-            if mine.known.hash != known.hash:
-                found.append(Difference(mine.name, "changed", _change(mine, known), line))
-        missing = [name for name in self.original.definitions if name not in self.pairs]
-        return found + [Difference(name, "missing", "", 0) for name in missing]
-
-
-def nearest(found: Sequence[Definition], originals: Sequence[Original]) -> Comparison | None:
-    """The known file that a file, or a part of it, comes from; None if it comes from none."""
-    copies = [one for one in (_compare(found, original) for original in originals) if one.is_a_copy]
-    return min(copies, key=lambda one: (-one.similarity, len(one.differences), one.original.adapter), default=None)
-
-
-def _compare(found: Sequence[Definition], original: Original) -> Comparison:
-    """Which definition stands for which: best the same code, then the same name, then the most alike."""
-    known = original.definitions
+    None, unless so much of the known file, or of one telling definition, is in this one.
+    """
     scores = [(_score(mine, name, known[name]), mine, name) for mine in found for name in known]
     pairs: dict[str, Definition] = {}
     for score, mine, name in sorted(scores, key=lambda one: one[0], reverse=True):
         if score and name not in pairs and mine not in pairs.values():
             pairs[name] = mine
-    return Comparison(original, {name: pairs[name] for name in known if name in pairs})
+    alike = [_likeness([mine.known], [known[name]]) for name, mine in pairs.items() if known[name].tells]
+    is_copy = alike and (similarity(pairs, known) >= _OF_ALL or max(alike) >= _OF_ONE)
+    return {name: pairs[name] for name in known if name in pairs} if is_copy else {}
+
+
+def similarity(pairs: dict[str, Definition], known: dict[str, Known]) -> float:
+    """The share of common statements, from 0 to 1."""
+    return _likeness([mine.known for mine in pairs.values()], known.values())
+
+
+def differences(pairs: dict[str, Definition], known: dict[str, Known]) -> Iterator[Difference]:
+    """What differs, without what the file has beyond the known one."""
+    for name, mine in pairs.items():
+        if mine.name != name:
+            yield Difference(mine.name, "renamed", f"{name} in the original", mine.node.lineno)
+        if mine.known.hash != known[name].hash:
+            yield Difference(mine.name, "changed", _change(mine, known[name]), mine.node.lineno)
+    yield from (Difference(name, "missing") for name in known if name not in pairs)
 
 
 def _score(mine: Definition, name: str, known: Known) -> float:
-    alike = likeness(mine.known, known) if len(known.statements.split()) > 3 else 0.0
+    alike = _likeness([mine.known], [known]) if known.statements.count(" ") > 2 else 0.0
     return 4 * (mine.known.hash == known.hash) + 2 * (mine.name == name) + (alike if alike >= _ALIKE else 0)
 
 
-def likeness(one: Known, other: Known) -> float:
-    """The share of common statements of two definitions, from 0 to 1."""
-    return 2 * _shared(one, other) / (_counted(one.statements) + _counted(other.statements)).total()
-
-
-def _shared(one: Known, other: Known) -> int:
-    return (_counted(one.statements) & _counted(other.statements)).total()
-
-
-@lru_cache(maxsize=1024)
-def _counted(statements: str) -> Counter[str]:
-    return Counter(statements.split())
+def _likeness(some: Iterable[Known], others: Iterable[Known]) -> float:
+    one, other = (Counter(" ".join(known.statements for known in all_).split()) for all_ in (some, others))
+    return 2 * (one & other).total() / (one + other).total()
 
 
 def _change(mine: Definition, known: Known) -> str:
     """What is changed: the lines that are new, how many statements are missing."""
-    left = Counter(known.statements.split())
-    new: set[int] = set()
-    for statement, line in zip(mine.known.statements.split(), mine.lines, strict=True):
-        left[statement] -= 1
-        new |= {line} if left[statement] < 0 else set()
+    statements = mine.known.statements.split()
+    new = {line for one, line in zip(statements, mine.lines, strict=True) if one not in known.statements}
+    missing = [one for one in known.statements.split() if one not in statements]
     said = ["not in the original: lines " + ", ".join(map(str, sorted(new)))] if new else []
-    said += [f"statements missing: {(+left).total()}"] if +left else []
-    return "; ".join(said) or "the same statements in another order, or with other variables"
+    said += [f"statements missing: {len(missing)}"] if missing else []
+    return "; ".join(said) or "the same statements in another order or number, or with other variables"

@@ -37,13 +37,6 @@ class Known(NamedTuple):
     statements: str  # a hash each, with spaces between them
 
 
-class Original(NamedTuple):
-    """A known file: the adapter that replaces it, and its definitions by name."""
-
-    adapter: str
-    definitions: dict[str, Known]
-
-
 class Definition(NamedTuple):
     """A function, a class or a `name = value` of a file."""
 
@@ -51,12 +44,6 @@ class Definition(NamedTuple):
     node: Node
     known: Known
     lines: tuple[int, ...]  # of its statements
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The first line, decorators included, and the last."""
-        first = min(one.lineno for one in [self.node, *getattr(self.node, "decorator_list", [])])
-        return first, self.node.end_lineno or first
 
 
 def definitions(tree: ast.Module) -> list[Definition]:
@@ -175,29 +162,27 @@ def _hash(text: str) -> str:
 # ------------------------------------------------------------------ known files
 
 
-def record(adapter: str, text: str) -> Original:
+def record(text: str) -> dict[str, Known]:
     """What a file is recognised by. ToolError where nothing in it could be, SyntaxError where it does not parse."""
     every = definitions(ast.parse(text))
     found = {one.name: one.known for one in every if not isinstance(one.node, ast.Assign) or gathers(one.node)}
     if not any(one.tells for one in found.values()):
-        msg = f"{adapter}: no autograd Function in it gathers, and no function of some length; scan would never find it"
-        raise ToolError(msg)
-    return Original(adapter, found)
+        raise ToolError("no autograd Function in it gathers, and no function of some length; scan would never find it")
+    return found
 
 
 @cache
-def known_originals() -> tuple[Original, ...]:
-    """The files that this release knows."""
+def known_originals() -> dict[str, dict[str, Known]]:
+    """The files that this release knows: the definitions of each, by the adapter that replaces it."""
     known = json.loads(KNOWN.read_text(encoding="utf-8")).items()
-    return tuple(Original(adapter, {name: Known(*facts) for name, facts in found.items()}) for adapter, found in known)
+    return {adapter: {name: Known(*facts) for name, facts in found.items()} for adapter, found in known}
 
 
 def with_original(adapter: str, file: Path) -> str:
     """The text of known.json with one more original in it, or with a newer form of one that is in it already."""
     try:
-        original = record(adapter, file.read_text(encoding="utf-8"))
+        known = {**known_originals(), adapter: record(file.read_text(encoding="utf-8"))}
     except (SyntaxError, ValueError) as error:
         msg = f"{file} does not parse: {error}"
         raise ToolError(msg) from error
-    known = {one.adapter: one.definitions for one in (*known_originals(), original)}
     return json.dumps(dict(sorted(known.items())), indent=1) + "\n"

@@ -3,7 +3,6 @@
 
 import ast
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,26 +11,19 @@ from ..render.verify import undefined_names
 from ..repo.files import with_lf
 from ..repo.tree import Source, Tree, Unread
 from ..repo.uses import Site, find_uses
-from .compare import Comparison, Difference, nearest
-from .fingerprint import Definition, Original, definitions, known_originals
+from .compare import Difference, differences, paired, similarity
+from .fingerprint import Definition, Known, Node, definitions, known_originals
 from .relatives import find_relative
 
 _WORD = b"gather"  # every copy contains it
 
 
-class Part(NamedTuple):
-    """A definition of a copy, and its lines."""
+class Place(NamedTuple):
+    """A name and its lines: of a definition, or where a name is used."""
 
     name: str
     line: int
     end: int
-
-
-class Undefined(NamedTuple):
-    """A name that nothing defines, and the line that uses it first."""
-
-    line: int
-    name: str
 
 
 class Finding(NamedTuple):
@@ -47,8 +39,8 @@ class Finding(NamedTuple):
     adapter: str | None = None
     similarity: int = 0  # the share of common statements, in per cent; only an exact copy scores 100
     differences: tuple[Difference, ...] = ()
-    definitions: tuple[Part, ...] = ()
-    undefined: tuple[Undefined, ...] = ()
+    definitions: tuple[Place, ...] = ()
+    undefined: tuple[Place, ...] = ()  # names that nothing defines, where they are used first
     notes: tuple[str, ...] = ()
     sites: tuple[Site, ...] = ()
 
@@ -58,86 +50,78 @@ class Finding(NamedTuple):
         return [part.name for part in self.definitions]
 
 
-@dataclass
-class Survey:
+class Survey(NamedTuple):
     """What a scan found."""
 
-    findings: list[Finding] = field(default_factory=list)
-    unread: list[Unread] = field(default_factory=list)
-    files: int = 0
-
-    @property
-    def copies(self) -> list[Finding]:
-        """Findings that are not ours already."""
-        return [finding for finding in self.findings if finding.kind != "vendored"]
+    findings: list[Finding]
+    unread: list[Unread]
+    files: int
 
 
-def scan(
-    paths: Iterable[Path],
-    originals: Sequence[Original] | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Survey:
+def scan(paths: Iterable[Path], progress: Callable[[int, int], None] = lambda done, total: None) -> Survey:
     """Look at every Python file under some paths, and list where copies are used.
 
     progress: told how many files are done, and how many there are.
     """
-    survey = Survey()
     trees = [Tree(path) for path in sorted(set(paths))]
-    total = sum(len(tree.files) for tree in trees)
-    for tree in trees:
-        found = []
-        for path in tree.files:
-            progress(survey.files, total)
-            found.append(find_copy(tree, path, originals))
-            survey.files += 1
-        survey.findings += [_with_sites(tree, finding) for finding in found if finding]
-        survey.unread += [replace(one, path=(tree.root / one.path).as_posix()) for one in tree.unread]
-    survey.findings.sort(key=lambda finding: (finding.root, finding.path))
-    return survey
+    files = [(tree, path) for tree in trees for path in tree.files]
+    findings = []
+    for done, (tree, path) in enumerate(files):
+        progress(done, len(files))
+        finding = find_copy(tree, path)
+        if finding:
+            uses = [] if finding.kind == "vendored" else find_uses(tree, path, finding.names)
+            findings.append(finding._replace(sites=tuple(use.site for use in uses)))
+    unread = [one._replace(path=(tree.root / one.path).as_posix()) for tree in trees for one in tree.unread]
+    return Survey(findings, unread, len(files))
 
 
-def find_copy(tree: Tree, path: str, originals: Sequence[Original] | None = None) -> Finding | None:
+def find_copy(tree: Tree, path: str) -> Finding | None:
     """The copy in a file of a tree, or None; without the places that use it."""
     content = tree.content(path)
     if content is None or _WORD not in content.lower():
         return None
-    finding = Finding(path, str(tree.root), "relative")
+    finding = Finding(path, str(tree.root), "vendored")
     if looks_generated(content):
         header, _ = split(with_lf(content))
-        adapter = header.adapter if header else None
-        return finding._replace(kind="vendored", adapter=adapter, notes=("see `adapters check`",))
+        return finding._replace(adapter=header.adapter if header else None)
     source = tree.source(path)
-    if source is None:
-        return None
     try:
-        found = definitions(source.tree)
-        comparison = nearest(found, known_originals() if originals is None else originals)
-        relative = None if comparison else find_relative(source.tree)
+        return _compared(finding, source) if source else None
     except RecursionError:
         tree.give_up(path, "nested too deeply")
         return None
-    if comparison:
-        return _with_undefined(_compared(finding, source, comparison, found), source)
+
+
+def _compared(finding: Finding, source: Source) -> Finding | None:
+    """The nearest known file that a file, or a part of it, comes from; else a relative; else None."""
+    found = definitions(source.tree)
+    copies = []
+    for adapter, known in known_originals().items():
+        pairs = paired(found, known)
+        if pairs:
+            copies.append(_copy(finding._replace(adapter=adapter), source, found, pairs, known))
+    relative = None if copies else find_relative(source.tree)
     if relative:
-        part = Part(relative.name, relative.lineno, relative.end_lineno or relative.lineno)
-        return _with_undefined(finding._replace(definitions=(part,)), source)
-    return None
+        return _with_definitions(finding._replace(kind="relative"), source, [(relative.name, relative)])
+    return min(copies, key=lambda one: (-one.similarity, len(one.differences), one.adapter), default=None)
 
 
-def _compared(finding: Finding, source: Source, comparison: Comparison, found: list[Definition]) -> Finding:
-    mine = list(comparison.pairs.values())
-    is_inlined = _size(source.tree) > 2 * sum(_size(one.node) for one in mine)
-    differences = comparison.differences
+def _copy(
+    finding: Finding, source: Source, found: list[Definition], pairs: dict[str, Definition], known: dict[str, Known]
+) -> Finding:
+    parts = [(one.name, one.node) for one in pairs.values()]
+    is_inlined = _size(source.tree) > 2 * sum(_size(node) for _, node in parts)
+    different = list(differences(pairs, known))
     if not is_inlined:
-        extra = [one for one in found if one not in mine and not isinstance(one.node, ast.Assign)]
-        differences += [Difference(one.name, "extra", "", one.node.lineno) for one in extra]
-    return finding._replace(
-        kind="inlined" if is_inlined else "edited" if differences else "exact",
-        adapter=comparison.original.adapter,
-        similarity=min(99, int(100 * comparison.similarity)) if differences else 100,
-        differences=tuple(differences),
-        definitions=tuple(Part(one.name, *one.span) for one in mine),
+        extra = [one for one in found if one not in pairs.values() and not isinstance(one.node, ast.Assign)]
+        different += [Difference(one.name, "extra", line=one.node.lineno) for one in extra]
+    finding = finding._replace(
+        kind="inlined" if is_inlined else "edited" if different else "exact",
+        similarity=min(99, int(100 * similarity(pairs, known))) if different else 100,
+        differences=tuple(different),
     )
+    return _with_definitions(finding, source, parts)
 
 
 def _size(node: ast.AST) -> int:
@@ -146,20 +130,19 @@ def _size(node: ast.AST) -> int:
     return sum(isinstance(one, ast.stmt) and not isinstance(one, imports) for one in ast.walk(node))
 
 
-def _with_undefined(finding: Finding, source: Source) -> Finding:
-    """The names that the copy uses and nothing defines."""
+def _with_definitions(finding: Finding, source: Source, parts: Sequence[tuple[str, Node]]) -> Finding:
+    """The lines of a copy's definitions, and the names in them that nothing defines."""
+    finding = finding._replace(definitions=tuple(Place(name, *_lines(node)) for name, node in parts))
     if any(alias.name == "*" for node in source.imports for alias in node.names):
         return finding._replace(notes=("undefined names: cannot tell, the file has a star import",))
     missing = undefined_names(source.text)
-    uses = [node for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id in missing]
-    first: dict[str, int] = {}
-    for node in sorted(uses, key=lambda node: node.lineno):
-        if any(part.line <= node.lineno <= part.end for part in finding.definitions):
-            first.setdefault(node.id, node.lineno)
-    return finding._replace(undefined=tuple(sorted(Undefined(line, name) for name, line in first.items())))
+    names = [one for _, node in parts for one in ast.walk(node) if isinstance(one, ast.Name) and one.id in missing]
+    first = {one.id: one.lineno for one in sorted(names, key=lambda one: one.lineno, reverse=True)}
+    undefined = [Place(name, line, line) for name, line in first.items()]
+    return finding._replace(undefined=tuple(sorted(undefined, key=lambda one: one.line)))
 
 
-def _with_sites(tree: Tree, finding: Finding) -> Finding:
-    if finding.kind == "vendored" or len(tree.files) == 1:
-        return finding
-    return finding._replace(sites=tuple(use.site for use in find_uses(tree, finding.path, finding.names)))
+def _lines(node: Node) -> tuple[int, int]:
+    """The first line, decorators included, and the last."""
+    first = min(one.lineno for one in [node, *getattr(node, "decorator_list", [])])
+    return first, node.end_lineno or first

@@ -12,14 +12,13 @@ from rich.text import Text
 from ..catalog import CORE_DISTRIBUTION
 from ..errors import RefusalError
 from ..repo.dependencies import is_listed
-from ..repo.files import repo_root
 from ..repo.tree import Tree
-from ..terminal import print_table
+from ..terminal import REPO, print_table
 from .state import GOOD, Vendored, find, is_kept
 
 
 @click.command("check")
-@click.argument("repos", nargs=-1, type=click.Path(path_type=Path), metavar="[REPO]...")
+@click.argument("repos", nargs=-1, type=REPO, metavar="[REPO]...")
 @click.option("--accept-edits", is_flag=True, help="Accept edited files: only stale ones are a finding.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 @click.pass_context
@@ -29,7 +28,7 @@ def command(ctx: click.Context, repos: tuple[Path, ...], accept_edits: bool, as_
     Exit code 0 if every file is current or a shim, or the project is on the core; 1 if not; 2 if nothing is there,
     or a file that could be one of ours cannot be read.
     """
-    files = [_as_json(file) for repo in repos or (Path(),) for file in _checked(repo_root(repo))]
+    files = [_as_json(file) for repo in repos or (Path.cwd(),) for file in _checked(repo)]
     good = GOOD | ({"edited"} if accept_edits else set())
     exit_code = int(any(file["state"] not in good for file in files))
     if as_json:

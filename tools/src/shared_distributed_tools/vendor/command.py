@@ -8,24 +8,23 @@ import click
 from ..catalog import ADAPTERS, adapter_named
 from ..errors import RefusalError
 from ..repo.changes import carry_out
-from ..repo.files import repo_root
 from ..repo.git import Checkout
 from ..repo.tree import Tree
-from ..terminal import echo, one_line
+from ..terminal import REPO, echo, one_line
 from .content import afresh, refuse_missing_names
 from .state import inspect, locate
 
 
 @click.command("vendor")
 @click.argument("name", type=click.Choice(list(ADAPTERS)))
-@click.argument("repo", type=click.Path(path_type=Path))
+@click.argument("repo", type=REPO)
 @click.option("--path", help="The file in REPO, if it is not found automatically.")
 @click.option("--accept-edits", is_flag=True, help="Replace the file although somebody edited it; the edits are lost.")
 @click.option("--write", is_flag=True, help="Make the change; without it, it is only shown.")
 def command(name: str, repo: Path, path: str | None, accept_edits: bool, write: bool) -> None:
     """Put the adapter NAME into REPO as one file. Shows the diff; --write makes the change, and git undoes it."""
-    root, adapter = repo_root(repo), adapter_named(name)
-    seen = inspect(root, locate(root, adapter, path))
+    adapter = adapter_named(name)
+    seen = inspect(repo, locate(repo, adapter, path))
     is_this = seen.header is not None and seen.header.adapter == name
     if is_this and seen.state == "current":
         echo(one_line(f"{seen.path}: already current"), err=True)
@@ -33,6 +32,6 @@ def command(name: str, repo: Path, path: str | None, accept_edits: bool, write: 
     if is_this and not accept_edits and seen.state != "conflict":
         msg = f"{seen.path} is vendored already: {seen.meaning}. Use `adapters update {repo}`, or --accept-edits"
         raise RefusalError(msg)
-    refuse_missing_names(Tree(root, Checkout.around(root)), seen.path, adapter)
+    refuse_missing_names(Tree(repo, Checkout.around(repo)), seen.path, adapter)
     changes = [afresh(seen, adapter, accept_edits=accept_edits)]
-    carry_out(root, changes, f"{seen.path} vendored from shared-distributed", write=write)
+    carry_out(repo, changes, f"{seen.path} vendored from shared-distributed", write=write)

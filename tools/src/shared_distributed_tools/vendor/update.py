@@ -7,15 +7,14 @@ import click
 
 from ..errors import RefusalError
 from ..repo.changes import carry_out, checkout_of
-from ..repo.files import repo_root
 from ..repo.tree import Tree
-from ..terminal import echo, one_line
+from ..terminal import REPO, echo, one_line
 from .content import updated
 from .state import find
 
 
 @click.command("update")
-@click.argument("repo", type=click.Path(path_type=Path))
+@click.argument("repo", type=REPO)
 @click.option("--write", is_flag=True, help="Make the change; without it, it is only shown.")
 @click.pass_context
 def command(ctx: click.Context, repo: Path, write: bool) -> None:
@@ -24,9 +23,8 @@ def command(ctx: click.Context, repo: Path, write: bool) -> None:
     Edits that were made in REPO are merged, through git. Exit code 1 if a merge leaves something to do: a conflict,
     with git's markers in the file, or names that nothing defines any more.
     """
-    root = repo_root(repo)
-    checkout_of(root)  # a refusal comes before a walk, which may take long
-    files = [file for file in find(root, Tree(root)) if file.state not in ("shim", "original")]
+    checkout_of(repo)  # a refusal comes before a walk, which may take long
+    files = [file for file in find(repo, Tree(repo)) if file.state not in ("shim", "original")]
     if not files:
         msg = f"nothing is vendored in {repo}; run `adapters vendor NAME {repo}`"
         raise RefusalError(msg)
@@ -35,7 +33,7 @@ def command(ctx: click.Context, repo: Path, write: bool) -> None:
         echo(one_line(f"{', '.join(file.path for file in files)}: nothing to change"), err=True)
         return
     changes = [change for change, _ in updates]
-    carry_out(root, changes, "distributed.py brought up to date with shared-distributed", write=write)
+    carry_out(repo, changes, "distributed.py brought up to date with shared-distributed", write=write)
     for change, to_do in updates:
         if to_do:
             echo(one_line(f"{change.path}: {to_do}"), fg="red", err=True)
