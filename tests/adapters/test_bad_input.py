@@ -258,6 +258,8 @@ def test_different_grad_modes_raise_where_a_gradient_is_summed(backend: str, wor
     outcomes = world.run(run, [True, True], [True, False], "sum")
     expect_same_error(outcomes, "DisagreementError", ["rank 1 of 2", "(2, 3)", "grad_enabled False"])
     assert [o.value for o in world.run(run, [True, True], [True, False], "local")] == [True, False]
+    assert [o.value for o in world.run(run, [True, False], [True, True], "local")] == [True, False]  # nobody joins in
+    assert [o.value for o in world.run(run, [True, False], [True, True], "sum")] == [True, True]
     assert [o.value for o in world.run(run, [False, False], [True, False], "sum")] == [False, False]
     assert [o.value for o in world.run(run, [True, True], [False, False], "sum")] == [False, False]
 

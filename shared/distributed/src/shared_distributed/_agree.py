@@ -49,7 +49,7 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
             raise kind("cannot gather; ranks may differ only in their size along dim:" + "".join(lines))
         # a rank that skips a summed backward would leave the others waiting in it
         joined = [x if x.requires_grad or not wanted >> i & 1 else x.clone().requires_grad_() for i, x in enumerate(xs)]
-        return self._replace(sizes=found if sizes is None else sizes), *joined
+        return self._replace(sizes=found), *joined
 
     def describe(self, op: str, x: Any) -> tuple[str, int, Any]:
         """What must be equal on every rank, in words, `*` for the size along `dim`; that size; `sizes` as ints."""
