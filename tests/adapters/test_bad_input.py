@@ -78,7 +78,7 @@ OK: dict[str, Any] = {"shape": (2, 3)}
 ALONE_BAD: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "dim out of range": ([OK, {"dim": 2}], ["rank 1 of 2", "dim 2", "(2, 3)", "float32", "range of [-2, 1]"]),
     "negative dim out of range": ([{"dim": -3}, OK], ["rank 0 of 2", "dim -3", "(2, 3)", "range of [-2, 1]"]),
-    "dim not an int": ([{"dim": "x"}, OK], ["rank 0 of 2", "dim x", "(2, 3)", "'str'", "integer"]),
+    "dim not an int": ([{"dim": "x"}, OK], ["rank 0 of 2", "dim 'x'", "(2, 3)", "'str'", "integer"]),
     "dim is None": ([OK, {"dim": None}], ["rank 1 of 2", "dim None", "(2, 3)", "'NoneType'", "integer"]),
     "0-d tensor": ([OK, {"shape": ()}], ["rank 1 of 2", "()", "dim 0", "no dimensions"]),
     "0-d on every rank": ([{"shape": ()}, {"shape": ()}], ["rank 0 of 2", "rank 1 of 2", "()"]),
@@ -219,6 +219,7 @@ WITH_DIM = {"kwargs": {"dim": 0}}
         ("all_gather_same_dim", [{"kind": "lazy"}, OK], "BadInputError"),
         ("gather_sizes", [WITH_DIM, {"kwargs": {"dim": 5}}], "BadInputError"),
         ("gather_sizes", [{"kwargs": {"dim": None}}, WITH_DIM], "BadInputError"),
+        ("gather_sizes", [{"kwargs": {"dim": 0.0}}, WITH_DIM], "BadInputError"),
         ("gather_sizes", [WITH_DIM, {**WITH_DIM, "kind": "not a tensor"}], "BadInputError"),
         ("gather_sizes", [WITH_DIM, {**WITH_DIM, "kind": "nested"}], "BadInputError"),
         ("gather_sizes", [WITH_DIM, {**WITH_DIM, "kind": "lazy"}], "BadInputError"),

@@ -61,6 +61,22 @@ def helped(ranks: list[int], name: str) -> Any:
     return compiled_on(ranks, core.all_gather_same_dim)(t)
 
 
+def with_dynamic_shapes() -> tuple[list[torch.Tensor], list[int]]:
+    """What is gathered by each helper where every size is symbolic, and graphs may break; sizes of two calls."""
+    torch._dynamo.reset()
+    rank = dist.get_rank()
+
+    def gathers(t: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+        gathered, _ = core.all_gather(t)
+        return [gathered, core.all_gather_variable_dim(t)[0], *core.all_gather_same_dim(t[:1])], core.gather_sizes(
+            t, dim=0
+        )
+
+    run = torch.compile(gathers, backend="aot_eager", dynamic=True)
+    found = [run(values(rank, (rank + n, 3), "float32").to(device())) for n in (2, 4)]
+    return found[0][0], [size for _, sizes in found for size in sizes.tolist()]
+
+
 def wrong(ranks: list[int], how: str) -> Outcome:
     """A call that eager mode refuses."""
     x = torch.ones(2, 3, device=device())
@@ -69,6 +85,7 @@ def wrong(ranks: list[int], how: str) -> Outcome:
         "dim": lambda x: core.all_gather(x, 2 if last else 0),
         "dim, sizes given": lambda x: core.all_gather(x, 2, sizes=[2, 2]),
         "negative dim": lambda x: core.all_gather(x, -3 if last else 0),
+        "no int": lambda x: core.all_gather(x, 0.0 if last else 0),  # type: ignore[arg-type]
         "0-d": lambda x: core.all_gather(x.sum() if last else x),
         "helper's dim": lambda x: core.gather_sizes(x, dim=5 if last else 0),
         "grad": lambda x: core.all_gather(x, grad="mean" if last else "sum"),  # type: ignore[arg-type]
@@ -154,6 +171,15 @@ def test_gather_sizes_compiles(ranks: list[int], backend: str, worlds: Worlds) -
     assert [sizes.tolist() for sizes in worlds.get(backend, 2).run(helped, ranks, "gather_sizes")] == [[1, 2]] * 2
 
 
+def test_dynamic_shapes(backend: str, worlds: Worlds) -> None:
+    """`torch.compile(…, dynamic=True)`, not as one graph: the gather and its helpers."""
+    whole = torch.cat([values(rank, (rank + 2, 3), "float32") for rank in range(2)])
+    firsts = [values(rank, (rank + 2, 3), "float32")[:1] for rank in range(2)]
+    for parts, sizes in worlds.get(backend, 2).run(with_dynamic_shapes):
+        assert all(same(part, wanted) for part, wanted in zip(parts, [whole, whole, *firsts], strict=True))
+        assert sizes == [2, 3, 4, 5]
+
+
 @FOUND_BEFORE_ROWS_MOVE
 @WHO
 @pytest.mark.parametrize(
@@ -161,6 +187,7 @@ def test_gather_sizes_compiles(ranks: list[int], backend: str, worlds: Worlds) -
     [
         ("dim", ["rank 1 of 2", "dim 2"]),
         ("negative dim", ["rank 1 of 2", "dim -3"]),
+        ("no int", ["rank 1 of 2", "integer"]),
         ("0-d", ["rank 1 of 2", "()"]),
         ("helper's dim", ["rank 1 of 2", "dim 5"]),
         ("grad", ["rank 1 of 2", "'mean'"]),

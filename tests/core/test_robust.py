@@ -43,11 +43,33 @@ def waited_for_twice_or_never() -> dict[str, Any]:
     gc.collect()
     with torch.no_grad():
         plain = core.all_gather_async(x)
+    with torch.inference_mode():
+        columns = core.all_gather_async(x.T, 1, sizes=[1, 2, 3])
     return {
+        "started in inference mode": columns.wait()[0][0].tolist(),
         "same": first[0] is again[0] and first[1] == again[1],
         "next": core.all_gather(x.detach())[0][:, 0].tolist(),
         "mode at the start": plain.wait()[0].requires_grad,
     }
+
+
+def that_cannot_be_copied(what: str) -> Outcome:
+    """Of the last rank only."""
+    x = torch.ones(2, 3, device=device())
+    if dist.get_rank():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # masked tensors are a prototype
+            x = torch.masked.masked_tensor(x, x > 0) if what == "masked" else torch.empty(2, 3, dtype=torch.uint4)
+    return usable_after(attempt(lambda: core.all_gather(x)[1]))
+
+
+def keys_that_look_alike() -> tuple[list[list[float]], str]:
+    """What is gathered under 1 and under "1", and the error for a lone surrogate in a key of one rank."""
+    rank = dist.get_rank()
+    one, two = torch.ones(1, device=device()), torch.full((1,), 2.0, device=device())
+    gathered, _ = core.all_gather({"1": two, 1: one} if rank else {1: one, "1": two})
+    clash = usable_after(attempt(lambda: core.all_gather({"\udc80" if rank else "a": one})[1]))
+    return [gathered[1].tolist(), gathered["1"].tolist()], clash.error
 
 
 def scattered_where_some_want_it(wants: list[bool]) -> list[float] | None:
@@ -130,7 +152,23 @@ def test_async_gathers_may_be_waited_for_in_any_order(backend: str, worlds: Worl
 def test_a_gathering_waited_for_twice_or_never(backend: str, worlds: Worlds) -> None:
     """The second `wait` gives the same; one that is dropped is finished; grad mode at the start decides."""
     for seen in worlds.get(backend, 3).run(waited_for_twice_or_never):
-        assert seen == {"same": True, "next": [0.0, 1.0, 1.0, 2.0, 2.0, 2.0], "mode at the start": False}
+        rows = [0.0, 1.0, 1.0, 2.0, 2.0, 2.0]
+        assert seen == {"same": True, "next": rows, "mode at the start": False, "started in inference mode": rows}
+
+
+@pytest.mark.parametrize("what", ["uint4", "masked"])
+def test_a_tensor_that_torch_cannot_copy_on_one_rank(what: str, backend: str, worlds: Worlds) -> None:
+    """The same error on every rank, and the group stays usable."""
+    if what == "uint4" and not hasattr(torch, what):
+        pytest.skip("this torch has no uint4")
+    outcomes = worlds.get(backend, 2).run(that_cannot_be_copied, what)
+    assert [outcome.error for outcome in outcomes] == ["BadInputError"] * 2
+    assert outcomes[0].message == outcomes[1].message
+
+
+def test_keys_that_look_alike(backend: str, worlds: Worlds) -> None:
+    """1 and "1" are two keys, whatever the order; a key that is no text is shown escaped, where ranks differ in it."""
+    assert worlds.get(backend, 2).run(keys_that_look_alike) == [([[1.0, 1.0], [2.0, 2.0]], "DisagreementError")] * 2
 
 
 @pytest.mark.parametrize("wants", [[True, False, False], [False, True, True]], ids=str)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import shared_distributed as core
 from tests.support import Worlds
-from tests.support.calls import attempt
+from tests.support.calls import attempt, usable_after
 from tests.support.oracle import same, values
 from tests.support.watch import watched
 from tests.support.world import device
@@ -108,6 +108,8 @@ def several_that_clash(how: str) -> Any:
         return attempt(lambda: core.all_gather({"b" if rank else "a": a})[1])
     if how == "one more":
         return attempt(lambda: core.all_gather([a.requires_grad_()] * (62 if rank else 61))[1])
+    if how == "sizes behind the 61st":
+        return usable_after(attempt(lambda: core.all_gather([a] * 61 + [torch.ones(3, device=device())])[1]))
     if how == "a list in a dict":
         return attempt(lambda: core.all_gather({"a": a, "b": [b] if rank else b})[1])
     return attempt(lambda: core.all_gather([a, b])[1])
@@ -177,6 +179,7 @@ def test_several_tensors_share_one_exchange(backend: str, worlds: Worlds) -> Non
         ("keys", "DisagreementError", ["rank 1 of 2", "['a', 'b']", "['a', 'c']"]),
         ("one key", "DisagreementError", ["['a']", "['b']"]),
         ("one more", "DisagreementError", ["rank 0 of 2", "[61]", "rank 1 of 2", "[62]"]),
+        ("sizes behind the 61st", "BadInputError", ["one size along dim", "(1, 2)", "(3, 3)"]),
         ("a list in a dict", "BadInputError", ["rank 1 of 2", "['a', 'b']", "list"]),
     ],
 )

@@ -33,7 +33,7 @@ class _Call(_Rows):  # agree: what every rank must know before any rows move
             digest = int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big", signed=True)
         except Exception as error:  # raised below, on every rank
             args = [(tuple(x.shape), x.dtype) if _has_shape(x) else type(x) for x in xs if not isinstance(x, Exception)]
-            words = f"{op} of {args}, dim {self.dim}: {error}"
+            words = f"{op} of {args}, dim {self.dim!a}: {error}"
         wants = [x.requires_grad for x in xs if digest]
         # bit 0: this rank can join a backward for the others' sake; bit 1 on: it wants the gradient of that tensor
         flags = torch.is_grad_enabled() * (1 + sum(want << i for i, want in enumerate(wants, 1)))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ._differentiate import _Move
 from ._errors import BadInputError
-from ._fast import _HEADER, FastCall
+from ._fast import _HEADER, _LATEST, FastCall
 from ._layout import ints_of
 from ._world import _is_compiling
 
@@ -31,23 +31,21 @@ class _Call(FastCall):
         """Eager: the heart's. Compiled, no input is replaced: if only some ranks want a gradient, all are told."""
         if not (_WHOLE and _is_compiling()):
             return super().agree(op, *xs, check=check)
+        if not isinstance(self.dim, int):  # operators take nothing else
+            problem = BadInputError(f"dim {self.dim!a} is not an integer")
+            return _Call(0, self.sizes, self.summed, self.group).agree(op, problem, *xs, check=check)
         problem = "".join([x.args[0] for x in xs if isinstance(x, Exception)][:1])
         xs = tuple(x for x in xs if not isinstance(x, Exception))
         given = None if self.sizes is None else list(ints_of(self.sizes))
         wants = [x.requires_grad and torch.is_grad_enabled() for x in xs]
         found = _agree_operator([x.detach() for x in xs], wants, op, problem, check, *self._replace(sizes=given))
-        if given is None:
-            *agreed, ticket = found.tolist()
-        else:  # too few: raises there
-            agreed, ticket = [*given, *[0] * (len(found) - 1)][: len(found) - 1], 0
+        agreed = found.tolist() if given is None else [*given, *[0] * len(found)][: len(found)]  # too few: raises there
         if (given is None or isinstance(self.sizes, Tensor)) and xs and xs[0].ndim:
             for n in agreed:  # the compiler knows nothing of these numbers yet
                 torch._check(n >= 0)
             rank, own = dist.get_rank(self.group), xs[0].shape[self.dim % xs[0].ndim]
             agreed[rank] = own  # equal, or it raises there
-        call = self._replace(sizes=tuple(agreed))
-        call.ticket = ticket
-        return call, *xs
+        return (_Agreed if given is None else _Call)(self.dim, tuple(agreed), self.summed, self.group), *xs
 
     def gather(self, x: Tensor) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`."""
@@ -60,6 +58,12 @@ class _Call(FastCall):
         if not (_WHOLE and _is_compiling()):
             return super().sum(x)
         return _sum_operator(x, *self)
+
+
+class _Agreed(_Call):
+    """A call whose rows may have come with the sizes, just before."""
+
+    ticket = _LATEST  # of the class: torch.compile loses what is set on a tuple where a graph breaks
 
 
 def opaque(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,7 +126,7 @@ def _agreed_sizes(xs: list[Tensor], wants: list[bool], op: str, problem: str, ch
     with torch.enable_grad():
         told += [x.detach().requires_grad_(want) for x, want in zip(xs, wants, strict=True)]
         agreed = _InOperator(*call).agree(op, *told, check=check)[0]
-        return torch.tensor([*agreed.sizes, agreed.ticket], device="cpu")
+        return torch.tensor(agreed.sizes, device="cpu")
 
 
 def _gather_in_operator(x: Tensor, ticket: int, *call: Any) -> Tensor:
@@ -141,11 +145,11 @@ _agree_operator = opaque(
     "agree",
     "(Tensor[] xs, bool[] wants, str op, str problem, bool check, " + _CALL.format("?"),
     _agreed_sizes,
-    lambda *call: torch.empty(dist.get_world_size(call[-1]) + 1, dtype=torch.long, device="cpu"),
+    lambda *call: torch.empty(dist.get_world_size(call[-1]), dtype=torch.long, device="cpu"),
 )
 _gather_operator = opaque(
     "gather",
-    "(Tensor x, SymInt ticket, " + _CALL.format(""),
+    "(Tensor x, int ticket, " + _CALL.format(""),
     _gather_in_operator,
     lambda x, _, dim, sizes, *__: _resized(x, dim, sum(sizes)),
 )

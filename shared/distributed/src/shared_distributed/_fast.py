@@ -22,7 +22,7 @@ its sums are slower than all-to-all.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, count
 from math import prod
 from operator import index
@@ -32,8 +32,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
+from torch.nn import Parameter
 
 from ._agree import _Call
+from ._errors import BadInputError
 from ._faults import failures_named
 from ._world import _graph_break, _long_tensor
 
@@ -42,6 +44,7 @@ _SLOTS = 64 << 10  # bytes: beside the headers of all ranks together, for rows t
 _HEADER = 3  # ints: those that `agree` exchanges first
 _ALIGNED = 16  # bytes: where a tensor of any dtype can start
 _SLOT = 32  # bytes: where the slot starts, behind the header
+_LATEST = -1  # the ticket of whatever came last
 _TENSORS = 61  # of a container, agreed on in one exchange: a bit each, beside another
 _collected = threading.local()  # the steps that finish a thread's gathers, while it collects them
 _tickets = count(1)
@@ -81,9 +84,12 @@ class FastCall(_Call):
         """The call and its tensors, as the heart agrees on them; many tensors, so many at a time."""
         call, *agreed = super().agree(op, *xs[:_TENSORS], check=check)
         for start in range(_TENSORS, len(xs), _TENSORS):
-            agreed += super().agree(op, *xs[start : start + _TENSORS], check=check)[1:]
+            others, *more = super().agree(op, *xs[start : start + _TENSORS], check=check)
+            if others.sizes != call.sizes:  # so every rank finds
+                raise BadInputError(f"expected tensors of one size along dim, got {call.sizes} and {others.sizes}")
+            agreed += more
         if len(xs) > _TENSORS:
-            call.ticket = 0
+            call.ticket, _arrived.parts = 0, []
         elif call.ticket and len(xs) > 1:
             # they are asked for in this order: those with a summed gradient first
             later = [self.summed and not (x.requires_grad and torch.is_grad_enabled()) for x in agreed]
@@ -100,6 +106,9 @@ class FastCall(_Call):
             tracked = torch._C._functorch.is_gradtrackingtensor(x) and x.requires_grad
             if tracked or torch._C._functorch.is_batchedtensor(x) or unpack_dual(x).tangent is not None:
                 raise TypeError("torch.func and forward mode do not go through a gather: use torch.autograd.grad")
+            _check_copies(x.dtype)
+            if type(x) not in (Tensor, Parameter):
+                x.new_empty(0).copy_(x.detach().flatten()[:0])  # raises for a subclass that cannot be gathered
             words.append(text.removeprefix(f"{op} of "))
             found.append(size)
         if len(set(found)) != 1:
@@ -111,8 +120,10 @@ class FastCall(_Call):
         if torch.is_inference_mode_enabled():  # gloo of torch 2.0 cannot gather into inference tensors
             with torch.inference_mode(False):
                 return self.exchange(ints, xs)
-        with failures_named(lambda: "exchange of sizes", self.group):
-            return self.exchange_with_rows(ints, xs) if len(ints) == _HEADER else super().exchange(ints, xs)
+        if len(ints) == _HEADER:
+            return self.exchange_with_rows(ints, xs)
+        with failures_named(lambda: "exchange of words", self.group):
+            return super().exchange(ints, xs)
 
     def exchange_with_rows(self, header: list[int], xs: Any) -> list[list[int]]:
         """Every rank's header; and every rank's rows, for `gather` to join, where the slots have room for all."""
@@ -130,13 +141,14 @@ class FastCall(_Call):
             x = x.detach() if self.dim == 0 else x.detach().movedim(int(self.dim), 0)  # a bool too, which torch refuses
             own = flat.view(x.dtype).narrow(0, (rank * stride + at) // x.element_size(), length // x.element_size())
             own.view(x.shape).copy_(x)
-        self.spread(flat.view(torch.uint8), [stride] * world)
+        with failures_named(lambda: "exchange of sizes", self.group):
+            self.spread(flat.view(torch.uint8), [stride] * world)
         by_rank = headers.tolist()
         spans = _spans(widths, [size for _, size, _ in by_rank], stride)
-        if spans:  # so every rank finds
-            self.ticket = _arrived.ticket = next(_tickets)
-            cuts = [_cuts(of_x, stride, x.element_size()) for x, of_x in zip(riders, spans, strict=True)]
-            _arrived.parts = [flat.view(x.dtype).split(cut)[1::3] for x, cut in zip(riders, cuts, strict=True)]
+        # where all rows came, so every rank finds; else nothing is left of an earlier call's
+        cuts = [_cuts(of_x, stride, x.element_size()) for x, of_x in zip(riders, spans, strict=False)]
+        _arrived.parts = [flat.view(x.dtype).split(cut)[1::3] for x, cut in zip(riders, cuts, strict=False)]
+        self.ticket = _arrived.ticket = next(_tickets) if spans else 0
         return by_rank
 
     def spread(self, rows: Tensor, counts: list[int]) -> None:
@@ -169,10 +181,10 @@ class FastCall(_Call):
                 for work in works:
                     work.wait()
             if rows is not target:
-                with torch.no_grad():
+                with torch.inference_mode(target.is_inference()), torch.no_grad():
                     target.copy_(rows)
 
-        if self.ticket and self.ticket == _arrived.ticket and _arrived.parts:
+        if self.ticket in (_arrived.ticket, _LATEST) and _arrived.parts:
             torch.cat([part.to(x.device) for part in _arrived.parts.pop(0)], out=rows.view(-1))
             finish()
             return out
@@ -201,6 +213,12 @@ class FastCall(_Call):
         with failures_named(lambda: f"sum over ranks of {x.dtype} {shape} along dim {dim}", self.group):
             self.transport(x.device).total(flat, counts, rank, self.group, own.view(-1))
         return own
+
+
+@cache
+def _check_copies(dtype: torch.dtype) -> None:
+    """Raise torch's error for a dtype that it cannot copy, such as uint4."""
+    torch.empty(1, dtype=dtype, device="cpu").copy_(torch.empty(1, dtype=dtype, device="cpu"))
 
 
 def _spans(widths: list[int], sizes: list[int], end: int) -> list[list[tuple[int, int]]]:

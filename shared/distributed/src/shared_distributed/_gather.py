@@ -53,13 +53,13 @@ def _opened(op: str, x: Any) -> tuple[str, Any, list[Any]]:
     if not isinstance(x, (dict, list, tuple)):
         return op, None, _traceable([x])
     # a dict's tensors go by their keys, in whatever order each rank put them in
-    places = sorted(x, key=str) if isinstance(x, dict) else range(len(x))
+    places = sorted(x, key=repr) if isinstance(x, dict) else range(len(x))
     xs = [x[place] for place in places]
     try:
         _closed(x, places, xs)
     except Exception as error:  # told to every rank, before anything moves
         xs = [BadInputError(f"cannot make another {type(x)}: {error}"), *xs]
-    return f"{op}{places if isinstance(x, dict) else [len(x)]}", places, _traceable(xs)
+    return f"{op}{ascii(places) if isinstance(x, dict) else [len(x)]}", places, _traceable(xs)
 
 
 def _traceable(xs: list[Any]) -> list[Any]:
