@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shared_distributed_tools.catalog import adapter_named
+from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.migrate.stages import look_at
 from shared_distributed_tools.render import render, sources
 from shared_distributed_tools.render.shim import shim
@@ -50,7 +50,7 @@ def test_a_stage_leaves_exactly_its_files_and_git_reverts_it(tmp_path: Path, nam
         changed = [] if stages[-2:] == ["package", stage] else [project.copy]  # where it is the shim already
         changed += [project.dependencies] if needed and project.is_edited else []
         changed += [project.user] if stage == "core" else []
-        expected = render(project.adapter) if stage == "vendored" else shim(adapter_named(project.adapter))
+        expected = render(project.adapter) if stage == "vendored" else shim(ADAPTERS[project.adapter])
         assert (repo / project.copy).read_text() == expected
         assert git(repo, "status", "--short").splitlines() == [f" M {path}" for path in sorted(changed)]
         for one in needed:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared_distributed_tools.catalog import adapter_named
+from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.migrate.risks import find_risks
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import Use, find_uses
@@ -23,7 +23,7 @@ FUNCTION = "from pkg.distributed import all_gather, get_is_distributed, all_gath
 def uses_of(folder: Path, adapter: str, code: str) -> list[Use]:
     """The uses of a copy in one file of a package."""
     files = {"pkg/__init__.py": "", COPY: "", "pkg/use.py": textwrap.dedent(code)}
-    return find_uses(Tree(write_files(folder, files)), COPY, adapter_named(adapter).api)
+    return find_uses(Tree(write_files(folder, files)), COPY, ADAPTERS[adapter].api)
 
 
 # ------------------------------------------------------------------ what deserves a look
@@ -106,7 +106,7 @@ def test_every_rule_points_at_its_mistake_and_at_nothing_else(tmp_path: Path, ru
     adapter, wrong, right = CASES[rule]
     for number, code in enumerate([*wrong, *right]):
         uses = uses_of(tmp_path / str(number), adapter, code)
-        found = [risk for risk in find_risks(uses, adapter_named(adapter), is_original=True) if risk.rule == rule]
+        found = [risk for risk in find_risks(uses, ADAPTERS[adapter], is_original=True) if risk.rule == rule]
         assert bool(found) == (code in wrong), code
 
 
@@ -127,7 +127,7 @@ def test_a_risk_names_the_place_and_what_to_write(
     tmp_path: Path, adapter: str, code: str, is_original: bool, expected: str
 ) -> None:
     """The code for the summed gradient at that very place, at the stage the project is at; the line of a draw."""
-    found = find_risks(uses_of(tmp_path, adapter, code + "\n"), adapter_named(adapter), is_original)
+    found = find_risks(uses_of(tmp_path, adapter, code + "\n"), ADAPTERS[adapter], is_original)
     (text,) = [risk.text for risk in found if expected in risk.text]
     assert ("summed" in expected) != ("world_size" in text or "broadcast" in text)
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shared_distributed_tools.catalog import adapter_named
+from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.migrate.proof import File
 from shared_distributed_tools.migrate.to_core import look_at_files
 from shared_distributed_tools.ranks import World
+from shared_distributed_tools.repo.git import Checkout
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import find_uses
 from tests.downstream.commands import done, moved, refused, run
@@ -24,8 +25,8 @@ COPY = "pkg/distributed.py"
 def files_of(folder: Path, adapter: str, code: str, **others: str) -> dict[str, File]:
     """The files of a package that use its copy, by name; `code` is in `use`."""
     texts = {f"pkg/{name}.py": textwrap.dedent(text) for name, text in {"use": code, "__init__": "", **others}.items()}
-    tree = Tree(write_files(folder, {**texts, COPY: ""}))
-    found = look_at_files(tree, find_uses(tree, COPY, adapter_named(adapter).api), adapter_named(adapter))
+    tree = Tree(write_files(folder, {**texts, COPY: ""}), Checkout.around(folder))
+    found = look_at_files(tree, find_uses(tree, COPY, ADAPTERS[adapter].api), ADAPTERS[adapter])
     return {Path(file.source.path).stem: file for file in found}
 
 
