@@ -267,7 +267,7 @@ _CHANGED = SPEAR_TTS.replace("int(sizes.max())", "max(size.item() for size in si
 EDITED = _package("spear-tts", _CHANGED + _OWN, "align", _ALIGN, "pyproject.toml", _PYPROJECT)
 
 # everything in one file, which no adapter can take the place of
-_STEPS = "".join(f"\n\ndef step_{n}(x):\n    y = x + {n}\n    y = y * 2\n    return y\n" for n in range(20))
-INLINED = _one_folder("train.py", "train.py", {"train.py": MUSICLM + "\n".join(_CONTRAST.splitlines()[4:]) + _STEPS})
+STEPS = "".join(f"\n\ndef step_{n}(x):\n    y = x + {n}\n    y = y * 2\n    return y\n" for n in range(20))
+INLINED = _one_folder("train.py", "train.py", {"train.py": MUSICLM + "\n".join(_CONTRAST.splitlines()[4:]) + STEPS})
 # by the name that `scan` gives them in the tests
 ORIGINALS = {"musiclm": MUSICLM, "spear-tts": SPEAR_TTS, "mirasol": MIRASOL, "st-moe": ST_MOE}

@@ -21,12 +21,6 @@ pytestmark = pytest.mark.usefixtures("known")
 PROJECT = PROJECTS["spear-tts"]  # which most tests look at
 
 
-@pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    """A project with its own copy, committed."""
-    return PROJECT.make(tmp_path, "repo")
-
-
 # ------------------------------------------------------------------ there and back
 
 
@@ -92,11 +86,17 @@ def test_windows_line_ends_are_kept(repo: Path) -> None:
 
 
 def test_a_requirement_of_ones_own(repo: Path) -> None:
-    """Where the adapter is on no index; the core may be named as well. Nothing is asked over a network."""
+    """Without it a message says that the adapter is on no index, so that anybody could register its name.
+
+    The core may be named as well. Nothing is asked over a network.
+    """
+    said = "spear-tts-distributed is on no package index yet"
+    assert said in done("migrate", repo, "--to", "package")
     base = "git+https://host.invalid/repo.git@v1#subdirectory="
     wanted = [f"spear-tts-distributed @ {base}packages/spear-tts", f"shared-distributed @ {base}shared/distributed"]
     options = [word for one in wanted for word in ("--requirement", one)]
-    assert "PyPI refuses a package" in done("migrate", repo, "--to", "package", *options, "--write")
+    output = done("migrate", repo, "--to", "package", *options, "--write")
+    assert ("PyPI refuses a package" in output, said in output) == (True, False)
     assert all(f'"{one}"' in (repo / PROJECT.dependencies).read_text() for one in wanted)
 
 
@@ -120,12 +120,13 @@ def test_a_name_that_the_adapter_lacks_is_refused(repo: Path) -> None:
     assert git(repo, "status", "--short") == ""
 
 
-@pytest.mark.parametrize("stage", ["vendored", "package"])
+@pytest.mark.parametrize("stage", ["vendored", "package", "core"])
 def test_an_edited_copy_is_refused(tmp_path: Path, stage: str) -> None:
     """With the definitions that differ; --accept-edits goes on."""
     repo = EDITED.make(tmp_path, "edited")
     result = run("migrate", repo, "--to", stage, "--write")
     assert refused(result, "rank_of_rows: extra")
+    assert refused(result, "all_gather_variable_dim: changed: not in the original: lines ")
     assert "adapters parity" in result.output
     done("migrate", repo, "--to", stage, "--accept-edits", "--write")
     assert look_at(repo).stage == stage
@@ -204,7 +205,7 @@ def test_projects_that_cannot_be_moved_are_told(tmp_path: Path) -> None:
 
 
 def test_the_page_is_the_table(repo: Path, tmp_path: Path) -> None:
-    """It stands alone; whatever a project is called is text; a page that cannot be written is refused."""
+    """It stands alone; whatever a project is called is text. A link, a device or a missing folder is refused."""
     nasty = PROJECTS["mirasol"].make(tmp_path, "[bold]<script>&")
     page = tmp_path / "wall.html"
     result = run("status", repo, nasty, "--html", page)
@@ -214,4 +215,11 @@ def test_the_page_is_the_table(repo: Path, tmp_path: Path) -> None:
     assert "[bold]&lt;script&gt;&amp;" in text
     assert "<script" not in text
     assert "http" not in text.replace("http://www.w3.org", "")
-    assert refused(run("status", repo, "--html", tmp_path / "nowhere/wall.html"), "cannot be written to")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for place, because in (
+        ("nowhere/wall.html", "cannot be written to"),
+        ("link", "is not a plain file"),
+        ("/dev/null", "is not a plain file"),
+    ):
+        assert refused(run("status", repo, "--html", tmp_path / place), because)
+    assert not (tmp_path / "elsewhere").exists()

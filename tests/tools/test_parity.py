@@ -364,10 +364,10 @@ def test_the_command_counts_and_shows_what_differs(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_compared_is_an_error(tmp_path: Path, content: bytes, words: str) -> None:
-    """Exit code 2, what is wrong with which file, no traceback."""
+    """Exit code 2, what is wrong with which file, no traceback; first that parity, and no other command, runs it."""
     file = tmp_path / "distributed.py"
     file.write_bytes(content)
     result = run("parity", file, "--adapter", "spear-tts")
     assert (result.exit_code, type(result.exception)) == (2, SystemExit)
-    assert f"Error: {file}" in result.stderr
+    assert result.stderr.startswith(f"parity runs {file}, in child processes\nError: {file}")
     assert words in result.output

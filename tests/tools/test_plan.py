@@ -15,6 +15,7 @@ from tests.downstream.commands import done, moved, refused, run
 from tests.downstream.projects import EDITED, INLINED, PROJECTS
 from tests.downstream.trees import write_files
 
+pytestmark = pytest.mark.usefixtures("known")
 COPY = "pkg/distributed.py"
 MODULE = "from pkg.distributed import AllGather\n"
 FUNCTION = "from pkg.distributed import all_gather, get_is_distributed, all_gather_variable_dim\n"
@@ -136,7 +137,6 @@ def test_a_risk_names_the_place_and_what_to_write(
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-@pytest.mark.usefixtures("known")
 def test_the_plan_lists_every_use(tmp_path: Path, name: str) -> None:
     """As JSON: each site with its line and what it becomes; the risks that the project is known to have."""
     project = PROJECTS[name]
@@ -157,7 +157,6 @@ def test_the_plan_lists_every_use(tmp_path: Path, name: str) -> None:
     assert f"{len(project.files[project.copy].splitlines())} lines become" in text
 
 
-@pytest.mark.usefixtures("known")
 def test_the_plan_for_people(tmp_path: Path) -> None:
     """Files and lines, before and after, edits of the copy, the stages ahead, what to look at, what is not read."""
     repo = EDITED.make(tmp_path, "edited")
@@ -177,7 +176,6 @@ def test_the_plan_for_people(tmp_path: Path) -> None:
         assert text in output, output
 
 
-@pytest.mark.usefixtures("known")
 def test_a_plan_shows_the_stages_ahead(tmp_path: Path) -> None:
     """Fewer at each; on the core nothing is left."""
     repo = PROJECTS["mirasol"].make(tmp_path, "mirasol")
@@ -196,7 +194,6 @@ def test_a_plan_shows_the_stages_ahead(tmp_path: Path) -> None:
     assert "fused.py:2: which-gradient" in done("plan", repo)
 
 
-@pytest.mark.usefixtures("known")
 def test_without_a_copy_of_its_own_there_is_no_plan(tmp_path: Path) -> None:
     """No folder, no copy, a copy inside a larger file: refused with what to do."""
     inlined = INLINED.make(tmp_path, "inlined")

@@ -17,8 +17,9 @@ from shared_distributed_tools.scan import fingerprint, survey
 from shared_distributed_tools.scan.fingerprint import definitions, known_originals, record, with_original
 from shared_distributed_tools.scan.survey import Finding, find_copy, scan
 from tests.downstream.commands import run
-from tests.downstream.copies import DEFINITIONS, LARGER, RELATIVE, REWRITTEN, SYNTAX
+from tests.downstream.copies import DEFINITIONS, RELATIVE, REWRITTEN, SYNTAX
 from tests.downstream.old_copies import RIGHT, copy_with
+from tests.downstream.projects import STEPS
 from tests.downstream.trees import write_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -243,9 +244,8 @@ def test_the_nearest_original_is_named(look: Look, monkeypatch: pytest.MonkeyPat
 
 def test_a_copy_in_a_larger_file(look: Look) -> None:
     """Said to be a part, with the lines of each definition; what is around it is no difference."""
-    around = "".join(LARGER.format(number) for number in range(10))
     head, body = RIGHT.split("\n\n\n", 1)
-    text = f"{head}{around}\n\n{body}{around}"
+    text = f"{head}{STEPS}\n\n{body}{STEPS}"
     finding = look(text)
     assert (finding.kind, finding.adapter, finding.similarity, finding.differences) == ("inlined", "mirasol", 100, ())
     lines = text.splitlines()
@@ -253,7 +253,7 @@ def test_a_copy_in_a_larger_file(look: Look) -> None:
         assert re.match(rf"(def|class) {part.name}\b", lines[part.line - 1])
         assert part.end == len(lines) or lines[part.end] == ""
 
-    without = look(text.replace("hidden.relu()", "activation(hidden)").replace("def lengthen", "def longer"))
+    without = look(text.replace("y = y * 2", "y = activation(y)").replace("def lengthen", "def longer"))
     assert [one.name for one in without.undefined] == ["lengthen"]  # and not what is missing around the copy
 
     changed = look(text.replace("[dist.get_rank()]", "[0]"))

@@ -17,8 +17,9 @@ from shared_distributed_tools.repo.uses import find_uses
 from tests.downstream.commands import done, moved, refused, run
 from tests.downstream.generated import make, outcomes
 from tests.downstream.projects import PROJECTS
-from tests.downstream.trees import commit, committed, edit, write_files
+from tests.downstream.trees import commit, committed, write_files
 
+pytestmark = pytest.mark.usefixtures("known")
 COPY = "pkg/distributed.py"
 
 
@@ -248,7 +249,6 @@ def test_others_of_the_same_name_keep_nothing(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ the command
 
 
-@pytest.mark.usefixtures("known")
 def test_files_move_one_by_one(tmp_path: Path) -> None:
     """What is not proven is listed and stays on the shim; after an edit by hand the next run goes on from there."""
     project = PROJECTS["spear-tts"]
@@ -285,7 +285,6 @@ REFERENCES = {
 }
 
 
-@pytest.mark.usefixtures("known")
 def test_a_module_that_something_refers_to_is_not_removed(tmp_path: Path) -> None:
     """Whatever the type of the file, in dotted form or as a path: each is listed, with its line."""
     repo = moved(PROJECTS["spear-tts"].make(tmp_path, "repo"), "core")
@@ -295,7 +294,6 @@ def test_a_module_that_something_refers_to_is_not_removed(tmp_path: Path) -> Non
     assert (repo / PROJECTS["spear-tts"].copy).exists()
 
 
-@pytest.mark.usefixtures("known")
 def test_a_module_that_nothing_refers_to_is_removed(tmp_path: Path) -> None:
     """With --remove-module only; prose that mentions it is listed, `torch.distributed` is something else."""
     repo = PROJECTS["spear-tts"].make(tmp_path, "repo")
@@ -308,16 +306,6 @@ def test_a_module_that_nothing_refers_to_is_removed(tmp_path: Path) -> None:
     assert "mentioned in README.md:1" in output
     assert not (repo / PROJECTS["spear-tts"].copy).exists()
     assert "spear-tts-distributed" not in (repo / "pyproject.toml").read_text()
-
-
-@pytest.mark.usefixtures("known")
-def test_a_helper_that_returns_something_else_is_an_edit(tmp_path: Path) -> None:
-    """It is never taken for the original: the definition is named, and nothing moves."""
-    project = PROJECTS["st-moe"]
-    repo = project.make(tmp_path, "repo")
-    edit(repo / project.copy, "return own, torch.tensor(sizes)", "return own")
-    commit(repo)
-    assert refused(run("migrate", repo, "--to", "core"), "split_by_rank: changed")
 
 
 # ------------------------------------------------------------------ by chance
