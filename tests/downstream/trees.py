@@ -4,6 +4,7 @@
 import os
 import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 
 from shared_distributed_tools.catalog import root
@@ -11,6 +12,7 @@ from shared_distributed_tools.repo.changes import Change
 from shared_distributed_tools.repo.files import read
 
 CORE = Path("shared/distributed/src/shared_distributed")
+COPY = "pkg/distributed.py"  # of `package`
 MINE = "# a line of the downstream project's own\n"
 
 
@@ -35,6 +37,12 @@ def write_files(folder: Path, files: dict[str, str]) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder
+
+
+def package(folder: Path, code: str, **others: str) -> Path:
+    """A package `pkg` with a copy, one file that uses it, and others by name."""
+    texts = {"__init__": "", "distributed": "", "use": code, **others}
+    return write_files(folder, {f"pkg/{name}.py": textwrap.dedent(text) for name, text in texts.items()})
 
 
 def committed(repo: Path) -> Path:

@@ -35,19 +35,6 @@ def test_what_is_under_way(repo: Path, what: str) -> None:
     assert around(repo).under_way == what
 
 
-def test_old_versions_are_found_by_a_text(repo: Path) -> None:
-    """After renames and deletions, on other branches, without a clue to the path."""
-    git(repo, "checkout", "-q", "-b", "gone")
-    write_files(repo, {"c.py": "c = 'needle'\n"})
-    commit(repo)
-    git(repo, "mv", "c.py", "d.py")
-    write_files(repo, {"d.py": "d = 'needle', 2\n"})
-    commit(repo)
-    git(repo, "checkout", "-q", "-")
-    assert set(around(repo).blobs_with("needle")) == {b"c = 'needle'\n", b"d = 'needle', 2\n"}
-    assert list(around(repo).blobs_with("nothing like it")) == []
-
-
 def test_what_git_refuses_is_an_error_and_not_an_answer(
     repo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -190,8 +190,12 @@ def test_every_state_is_told(
 
 
 def test_projects_that_cannot_be_moved_are_told(tmp_path: Path) -> None:
-    """A copy in a larger file, an edited one, two of them; one that cannot be read hides no other."""
-    assert status(INLINED.make(tmp_path, "inlined"))["state"] == "a copy in a larger file"
+    """A copy in a larger file, none, an edited one, two of them; one that cannot be read hides no other."""
+    inlined = INLINED.make(tmp_path, "inlined")
+    assert status(inlined)["state"] == "a copy in a larger file"
+    for command in (("plan",), ("migrate", "--to", "vendored")):
+        assert refused(run(*command, inlined), "Move these definitions into a file of their own")
+        assert refused(run(*command, write_files(tmp_path / "empty", {"x": ""})), "no copy found")
     edited = EDITED.make(tmp_path, "edited")
     assert status(edited)["state"].startswith("original, edited, ")
     assert status(edited)["state"].endswith(" % like the original")

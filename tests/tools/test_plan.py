@@ -2,7 +2,6 @@
 """plan: every call site and what it becomes in the core, and the call sites that deserve a look."""
 
 import json
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,20 +10,18 @@ from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.migrate.risks import find_risks
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import Use, find_uses
-from tests.downstream.commands import done, moved, refused, run
-from tests.downstream.projects import EDITED, INLINED, PROJECTS
-from tests.downstream.trees import write_files
+from tests.downstream.commands import done, moved
+from tests.downstream.projects import EDITED, PROJECTS
+from tests.downstream.trees import COPY, package, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
-COPY = "pkg/distributed.py"
 MODULE = "from pkg.distributed import AllGather\n"
 FUNCTION = "from pkg.distributed import all_gather, get_is_distributed, all_gather_variable_dim\n"
 
 
 def uses_of(folder: Path, adapter: str, code: str) -> list[Use]:
     """The uses of a copy in one file of a package."""
-    files = {"pkg/__init__.py": "", COPY: "", "pkg/use.py": textwrap.dedent(code)}
-    return find_uses(Tree(write_files(folder, files)), COPY, ADAPTERS[adapter].api)
+    return find_uses(Tree(package(folder, code)), COPY, ADAPTERS[adapter].api)
 
 
 # ------------------------------------------------------------------ what deserves a look
@@ -192,13 +189,3 @@ def test_a_plan_shows_the_stages_ahead(tmp_path: Path) -> None:
         "from shared_distributed import AllGather\nAllGather(grad='local')\n"
     )
     assert "fused.py:2: which-gradient" in done("plan", repo)
-
-
-def test_without_a_copy_of_its_own_there_is_no_plan(tmp_path: Path) -> None:
-    """No folder, no copy, a copy inside a larger file: refused with what to do."""
-    inlined = INLINED.make(tmp_path, "inlined")
-    (tmp_path / "empty").mkdir()
-    for command in (("plan",), ("migrate", "--to", "vendored")):
-        assert refused(run(*command, inlined), "Move these definitions into a file of their own")
-        assert refused(run(*command, tmp_path / "empty"), "no copy found")
-        assert refused(run(*command, tmp_path / "nowhere"), "does not exist")

@@ -14,7 +14,7 @@ import pytest
 
 from shared_distributed_tools.render import render
 from shared_distributed_tools.repo import git as git_module
-from tests.downstream.commands import done, refused, run, run_apart
+from tests.downstream.commands import done, moved, refused, run, run_apart
 from tests.downstream.projects import PROJECTS
 from tests.downstream.trees import commit, edit_at_the_end, git, newer, write_files
 
@@ -101,8 +101,7 @@ def test_nothing_of_the_repo_runs(
     """Whatever the command, started in the repo, in its package, or elsewhere; writing or not."""
     if stage == "edited":  # and rendered from other sources: then `update` reads the history
         newer(tree)
-        done("vendor", "spear-tts", repo, "--write")
-        commit(repo)
+        moved(repo, "vendored")
         edit_at_the_end(repo / PROJECT.copy)
         commit(repo)
     works = attack(repo, trace)

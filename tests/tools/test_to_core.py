@@ -2,7 +2,6 @@
 """migrate --to core: the forms that move, everything else that stays, and projects made by chance that behave alike."""
 
 import os
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,14 @@ from shared_distributed_tools.repo.uses import find_uses
 from tests.downstream.commands import done, moved, refused, run
 from tests.downstream.generated import make, outcomes
 from tests.downstream.projects import PROJECTS
-from tests.downstream.trees import commit, committed, write_files
+from tests.downstream.trees import COPY, commit, committed, package, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
-COPY = "pkg/distributed.py"
 
 
 def files_of(folder: Path, adapter: str, code: str, **others: str) -> dict[str, File]:
     """The files of a package that use its copy, by name; `code` is in `use`."""
-    texts = {f"pkg/{name}.py": textwrap.dedent(text) for name, text in {"use": code, "__init__": "", **others}.items()}
-    tree = Tree(write_files(folder, {**texts, COPY: ""}), Checkout.around(folder))
+    tree = Tree(package(folder, code, **others), Checkout.around(folder))
     found = look_at_files(tree, find_uses(tree, COPY, ADAPTERS[adapter].api), ADAPTERS[adapter])
     return {Path(file.source.path).stem: file for file in found}
 
@@ -226,8 +223,7 @@ def test_what_is_not_proven_is_left_to_a_person(tmp_path: Path, adapter: str, co
 )
 def test_a_file_stays_while_another_depends_on_what_it_has(tmp_path: Path, name: str, text: str) -> None:
     """It hands names on, or its gather may be reached from there."""
-    write_files(tmp_path, {f"pkg/{name}": text, "pkg/use.py": a_class(), "pkg/__init__.py": "", COPY: ""})
-    committed(tmp_path)
+    committed(write_files(package(tmp_path, a_class()), {f"pkg/{name}": text}))
     assert not files_of(tmp_path, "musiclm", a_class())["use"].is_proven
 
 

@@ -53,13 +53,6 @@ def test_a_package_without_the_file_gets_one(repo: Path) -> None:
     assert (repo / TARGET).read_text() == render("spear-tts")
 
 
-def test_a_path_of_ones_own(repo: Path) -> None:
-    """`--path`, relative to the repo, where nothing was before."""
-    done("vendor", "spear-tts", repo, "--path", "spear_tts_pytorch/gather.py", "--write")
-    assert (repo / "spear_tts_pytorch/gather.py").read_text() == render("spear-tts")
-    assert (repo / TARGET).read_text() == OLD
-
-
 def test_which_file_has_to_be_clear(tmp_path: Path) -> None:
     """No such package, or two places: say which with --path."""
     flat = write_files(PROJECTS["flat"].make(tmp_path, "flat"), {"musiclm_pytorch/__init__.py": ""})
@@ -163,7 +156,7 @@ def test_files_are_found_wherever_they_are(vendored: Path) -> None:
     """By their header; builds, hidden folders and environments are passed over. Several repos are checked at once."""
     inside = vendored / "lib" / "build"  # a package, and no folder of builds
     inside.mkdir(parents=True)
-    done("vendor", "mirasol", vendored, "--path", "lib/build/gather.py", "--write")
+    done("vendor", "mirasol", vendored, "--path", "lib/build/gather.py", "--write")  # where nothing was before
     for skipped in ("build", ".hidden", "env"):
         (vendored / skipped).mkdir()
         (vendored / skipped / "distributed.py").write_bytes((inside / "gather.py").read_bytes() + b"#")
@@ -256,7 +249,9 @@ def test_a_lost_base_is_explained(vendored: Path, tree: Path, lost: str, why: st
 
 
 def test_the_base_is_found_after_a_rename(vendored: Path, tree: Path) -> None:
-    """By the hash in its header, whatever the file was called, and with the edit in the commit of the rename."""
+    """By the hash in its header, whatever the file was called, on a branch that was squashed with edit and rename."""
+    git(vendored, "branch", "squashed")
+    git(vendored, "reset", "-q", "--soft", "HEAD~1")
     git(vendored, "mv", TARGET, "spear_tts_pytorch/gather.py")
     edit_at_the_end(vendored / "spear_tts_pytorch/gather.py")
     commit(vendored)

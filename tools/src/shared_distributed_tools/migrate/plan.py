@@ -56,7 +56,7 @@ def _as_json(project: Project, files: list[File], risks: list[Risk]) -> dict[str
         "sites": [{**row.site._asdict(), "core": row.core} for file in files for row in file.rows],
         "risks": [risk._asdict() for risk in risks],
         "pull_request": "\n".join(_pull_request(project, files, risks)),
-        "unread": [{"path": one.path, "why": one.why} for one in project.tree.unread],
+        "unread": [one._asdict() for one in project.tree.unread],
     }
 
 

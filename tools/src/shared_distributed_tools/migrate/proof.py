@@ -22,6 +22,7 @@ from ..catalog import CORE, CORE_FOLDER, Adapter, root
 from ..render.verify import undefined_names
 from ..repo.tree import FUNCTION, SCOPE, Source
 from ..repo.uses import Site, Use, is_of_self, position
+from ..scan.fingerprint import imported_names
 
 UNCHANGED, BY_HAND = "unchanged", "by hand: "
 LACKING = frozenset({"is_distributed", "all_reduce_grads"})  # attributes of an old AllGather that the core's lacks
@@ -293,8 +294,8 @@ class File:
         reads = _reads(function, name)
         is_here = isinstance(function, FUNCTION) and all(self.source.nearest(one, SCOPE) is function for one in reads)
         later = [self.source.parents[one] for one in reads if position(one) > position(node)[2:]]
-        torchs = {name for one in self.source.imports if getattr(one, "module", "") == "torch" for name in _bound(one)}
-        is_einsum = "einsum" in torchs and self._counts["einsum"] == 1 and not self._counts["map"]
+        is_torchs = imported_names(self.tree).get("einsum") == "torch.einsum" and self._counts["einsum"] == 1
+        is_einsum = is_torchs and not self._counts["map"]
         others = [one for one in later if not (isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult))]
         is_raised = all(is_einsum and _EINSUM.fullmatch(ast.unparse(self.source.parents[one])) for one in others)
         return is_here and not is_loop and not is_shared and bool(later) and is_raised

@@ -67,7 +67,7 @@ class Project:
 
     def inspected(self) -> Vendored:
         """The copy's file as it is."""
-        return inspect(self.repo, self.repo / self.copy)
+        return inspect(self.repo, self.copy)
 
 
 def look_at(repo: Path, path: str | None = None) -> Project:
@@ -157,7 +157,7 @@ def step_to(project: Project, stage: str, requirements: Sequence[str], accept_ed
     adapter, seen = project.ready(), project.inspected()
     refuse_losses(project.tree, seen, adapter, accept_edits=accept_edits)
     if stage == VENDORED:
-        return [afresh(seen, adapter)], f"{seen.path} vendored from shared-distributed", []
+        return *afresh(seen, adapter), []
     step: Step = ([], f"{seen.path} replaced by {adapter.distribution}", [])
     changes, message, to_do = _to_core(project, adapter, seen, remove_module) if stage == CORE_STAGE else step
     needed = [CORE_DISTRIBUTION] if stage == CORE_STAGE else []

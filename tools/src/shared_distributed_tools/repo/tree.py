@@ -33,7 +33,6 @@ _NEVER = frozenset(
 )
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _SLOW = frozenset({"punycode", "idna"})  # codings that take minutes for a large file, and that no source has
-Kinds = type[ast.AST] | UnionType
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 SCOPE = FUNCTION | ast.Lambda | ast.ClassDef
 
@@ -78,7 +77,7 @@ class Source:
             node = self.parents[node]
             yield node
 
-    def nearest(self, node: ast.AST, kinds: Kinds) -> ast.AST:
+    def nearest(self, node: ast.AST, kinds: type[ast.AST] | UnionType) -> ast.AST:
         """The innermost node of some kinds that a node stands in; the module where there is none."""
         return next((one for one in self.around(node) if isinstance(one, kinds)), self.tree)
 

@@ -32,4 +32,4 @@ def command(name: str, repo: Path, path: str | None, accept_edits: bool, write: 
         msg = f"{seen.path} is vendored already: {seen.meaning}. Use `adapters update {repo}`, or --accept-edits"
         raise RefusalError(msg)
     refuse_losses(Tree(repo, Checkout.around(repo)), seen, ADAPTERS[name], accept_edits=accept_edits)
-    carry_out(repo, [afresh(seen, ADAPTERS[name])], f"{seen.path} vendored from shared-distributed", write=write)
+    carry_out(repo, *afresh(seen, ADAPTERS[name]), write=write)

@@ -16,9 +16,10 @@ from ..scan.survey import Finding, find_copy
 from .state import Vendored
 
 
-def afresh(seen: Vendored, adapter: Adapter) -> Change:
-    """The rendered file in the place of another."""
-    return Change(seen.path, seen.raw, like(render(adapter.name).encode(), seen.raw))
+def afresh(seen: Vendored, adapter: Adapter) -> tuple[list[Change], str]:
+    """The rendered file in the place of another, and the message of the commit."""
+    change = Change(seen.path, seen.raw, like(render(adapter.name).encode(), seen.raw))
+    return [change], f"{seen.path} vendored from shared-distributed"
 
 
 def refuse_losses(tree: Tree, seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> None:
