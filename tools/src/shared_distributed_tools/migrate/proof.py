@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ..catalog import CORE, CORE_FOLDER, Adapter, root
 from ..render.verify import undefined_names
-from ..repo.tree import FUNCTION, SCOPE, Source
+from ..repo.tree import FUNCTION, SCOPE
 from ..repo.uses import Site, Use, is_of_self, position
 from ..scan.fingerprint import imported_names
 
@@ -101,11 +101,12 @@ def _movable_names(adapter: Adapter) -> set[str]:
 class File:
     """One file that uses the copy. Each question about a place is answered with code for it, or with "unchanged"."""
 
-    def __init__(self, source: Source, uses: list[Use], adapter: Adapter) -> None:
-        self.source, self.tree, self.uses, self.adapter = source, source.tree, uses, adapter
+    def __init__(self, uses: list[Use], adapter: Adapter) -> None:
+        self.uses, self.adapter, self.source = uses, adapter, uses[0].source
+        self.tree = self.source.tree
         self.rows: list[Row] = []
         self.holders: dict[str, set[str]] = {}  # `self.` attributes with a gather: their classes
-        self._encoded = source.text.encode()  # ast counts columns in UTF-8
+        self._encoded = self.source.text.encode()  # ast counts columns in UTF-8
         self._starts = [0, *accumulate(map(len, self._encoded.splitlines(keepends=True)))]  # of the lines in it
         self._counts, self._movable = _bindings(self.tree), _movable_names(adapter)
         self._asks = False  # whether the file comes to need `is_distributed`

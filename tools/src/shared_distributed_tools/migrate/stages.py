@@ -15,7 +15,7 @@ from pathlib import Path
 from ..catalog import ADAPTERS, CORE, CORE_DISTRIBUTION, Adapter
 from ..errors import RefusalError
 from ..render.released import is_released
-from ..render.shim import shim
+from ..render.shim import shim, shim_of
 from ..render.sources import version
 from ..repo.changes import Change
 from ..repo.dependencies import added, is_listed, name_in
@@ -77,7 +77,8 @@ def look_at(repo: Path, path: str | None = None) -> Project:
     ours = {seen.path: seen for seen in find(repo, tree) if seen.state != "original" and path in (None, seen.path)}
     if ours:
         seen = ours[_only(ours)]
-        project = Project(repo, tree, PACKAGE if seen.state == "shim" else VENDORED, seen.path, seen.adapter)
+        adapter = ADAPTERS.get(seen.header.adapter) if seen.header else shim_of(seen.raw or b"")
+        project = Project(repo, tree, PACKAGE if seen.state == "shim" else VENDORED, seen.path, adapter)
         on_core, left = files_on_core(project)
         return replace(project, stage=CORE_STAGE) if on_core and not left else project
     files = [file for file in tree.files if (is_kept(file) if path is None else file == path)]
@@ -193,8 +194,7 @@ def _to_core(project: Project, adapter: Adapter, seen: Vendored, remove_module: 
         names = ", ".join(absent[:5])
         msg = f"a sparse checkout leaves out {names}; `git sparse-checkout disable` brings back what has to be seen"
         raise RefusalError(msg)
-    tracked = {path for path, _ in texts_of(tree, (".py", ".pyw"))}
-    files = [file for file in look_at_files(tree, uses, adapter) if file.source.path in tracked]
+    files = [file for file in look_at_files(tree, uses, adapter) if file.source.path in tree.tracked]
     proven = [file for file in files if file.is_proven]
     sources = [(file.source, file.result) for file in proven]
     changes = [Change(one.path, tree.content(one.path), result.encode(one.encoding)) for one, result in sources]

@@ -5,6 +5,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
 
 from ..catalog import Adapter
 from ..repo.files import UnreadableError, read
@@ -17,9 +18,7 @@ _PYTHON = (".py", ".pyw", ".pyi", ".ipynb", ".toml", ".cfg")  # where a name tha
 
 def look_at_files(tree: Tree, uses: Sequence[Use], adapter: Adapter) -> list[File]:
     """Every file that uses the copy, with what each use becomes, and why it stays where it does."""
-    paths = dict.fromkeys(use.source.path for use in uses)
-    own = [[use for use in uses if use.source.path == path] for path in paths]
-    files = [File(some[0].source, some, adapter) for some in own]
+    files = [File(list(own), adapter) for _, own in groupby(uses, key=lambda use: use.source.path)]
     proven = [file for file in files if file.is_proven]
     blocking = [place for file in files if not file.is_proven for place in _other_ways(file)]
     texts = dict(texts_of(tree, _PYTHON)) if proven else {}

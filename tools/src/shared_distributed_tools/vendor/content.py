@@ -66,7 +66,7 @@ def _refuse_missing_names(tree: Tree, path: str, adapter: Adapter, copy: Finding
         f"  {use.site.path}:{use.site.line}: {name}"
         for use in uses
         for name in (use.bound.values() if use.kind == "import" else [use.name])
-        if name.partition("/")[0] not in (*adapter.api, "", "*") and use.source.path != path
+        if name.partition("/")[0] not in (*adapter.api, "", "*")
     ]
     if missing:
         advice = f"{adapter.name} has no such name; move it to a file of your own, commit, and run this again:"

@@ -40,11 +40,6 @@ class Vendored:
     header: Header | None = None  # None: no header of ours, or one that cannot be read
     body: bytes = b""  # what stands below the header, with LF, whatever the file has
 
-    @property
-    def adapter(self) -> Adapter | None:
-        """Whose file or shim it is, as far as this release knows."""
-        return ADAPTERS.get(self.header.adapter) if self.header else shim_of(self.raw or b"")
-
 
 def find(repo: Path, tree: Tree) -> list[Vendored]:
     """Every vendored file and shim of a repo; where there is none, the files that an adapter would replace."""
