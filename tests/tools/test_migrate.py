@@ -14,11 +14,10 @@ from shared_distributed_tools.migrate.stages import look_at
 from shared_distributed_tools.render import render, sources
 from shared_distributed_tools.render.shim import shim
 from tests.downstream.commands import done, moved, refused, run
-from tests.downstream.projects import EDITED, INLINED, PROJECTS
+from tests.downstream.projects import EDITED, ORIGINALS, PROJECT, PROJECTS, STEPS
 from tests.downstream.trees import commit, edit, git, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
-PROJECT = PROJECTS["spear-tts"]  # which most tests look at
 
 
 # ------------------------------------------------------------------ there and back
@@ -191,7 +190,7 @@ def test_every_state_is_told(
 
 def test_projects_that_cannot_be_moved_are_told(tmp_path: Path) -> None:
     """A copy in a larger file, none, an edited one, two of them; one that cannot be read hides no other."""
-    inlined = INLINED.make(tmp_path, "inlined")
+    inlined = write_files(tmp_path / "inlined", {"train.py": ORIGINALS["musiclm"] + STEPS})
     assert status(inlined)["state"] == "a copy in a larger file"
     for command in (("plan",), ("migrate", "--to", "vendored")):
         assert refused(run(*command, inlined), "Move these definitions into a file of their own")

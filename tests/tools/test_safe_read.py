@@ -19,12 +19,10 @@ from shared_distributed_tools.terminal import one_line
 from shared_distributed_tools.vendor import content
 from shared_distributed_tools.vendor.state import inspect
 from tests.downstream.commands import done, refused, run, run_apart
-from tests.downstream.projects import PROJECTS
+from tests.downstream.projects import PROJECT, TARGET
 from tests.downstream.trees import MINE, commit, edit_at_the_end, git, newer, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
-PROJECT = PROJECTS["spear-tts"]
-TARGET = PROJECT.copy
 USER = PROJECT.user
 READING = ("check", "scan", "plan", "status", "update", "vendor spear-tts", "migrate --to package")
 
@@ -89,8 +87,6 @@ def test_folders_nested_deeper_than_calls(repo: Path) -> None:
     assert refused(run("check", "x" * 5000), "does not exist")
 
 
-# ------------------------------------------------------------------ headers
-
 WRONG = ["", "0" * 64, "g" * 64, "9" * 5000, "1.0.dev", "../x", "musiclm", "99", "\x1b[31m", "[/b]", "a\nb", "é\0"]
 
 
@@ -115,9 +111,6 @@ def test_headers_with_every_field_wrong(tmp_path: Path) -> None:
         with suppress(RefusalError), mock.patch.object(content, "unified", return_value=""):  # which takes its time
             content.updated(seen)
     assert states >= {"current", "edited", "newer", "both", "original"}
-
-
-# ------------------------------------------------------------------ names
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,11 @@ import pytest
 from shared_distributed_tools.render import render
 from shared_distributed_tools.repo import git as git_module
 from tests.downstream.commands import done, moved, refused, run, run_apart
-from tests.downstream.projects import PROJECTS
+from tests.downstream.projects import PROJECT
 from tests.downstream.trees import commit, edit_at_the_end, git, newer, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 ROOT = Path(__file__).resolve().parents[2]
-PROJECT = PROJECTS["spear-tts"]
 PACKAGE = "spear_tts_pytorch"
 COMMANDS = (
     *("check", "scan", "plan", "status", "update", "migrate --to core", "migrate --to package --accept-edits"),

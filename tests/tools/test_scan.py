@@ -338,9 +338,6 @@ def test_a_vendored_file_is_ours_already(look: Look, tmp_path: Path) -> None:
         assert run("scan", tmp_path).exit_code == 0
 
 
-# ------------------------------------------------------------------ files as they come
-
-
 @pytest.mark.parametrize(
     "deep",
     ["-" * 50_000 + "1", "x" + ".x" * 50_000, "+".join("1" * 50_000), "(" * 300 + ")" * 300, "f" + "()" * 30_000],

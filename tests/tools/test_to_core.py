@@ -15,7 +15,7 @@ from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import find_uses
 from tests.downstream.commands import done, moved, refused, run
 from tests.downstream.generated import make, outcomes
-from tests.downstream.projects import PROJECTS
+from tests.downstream.projects import PROJECT
 from tests.downstream.trees import COPY, commit, committed, package, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
@@ -245,10 +245,8 @@ def test_others_of_the_same_name_keep_nothing(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ the command
 
 
-def test_files_move_one_by_one(tmp_path: Path) -> None:
+def test_files_move_one_by_one(repo: Path) -> None:
     """What is not proven is listed and stays on the shim; after an edit by hand the next run goes on from there."""
-    project = PROJECTS["spear-tts"]
-    repo = project.make(tmp_path, "repo")
     late = repo / "spear_tts_pytorch/late.py"
     late.write_text("from .distributed import all_gather\ndef f(x): return all_gather(x, 0, None)\n")
     commit(repo)
@@ -281,18 +279,17 @@ REFERENCES = {
 }
 
 
-def test_a_module_that_something_refers_to_is_not_removed(tmp_path: Path) -> None:
+def test_a_module_that_something_refers_to_is_not_removed(repo: Path) -> None:
     """Whatever the type of the file, in dotted form or as a path: each is listed, with its line."""
-    repo = moved(PROJECTS["spear-tts"].make(tmp_path, "repo"), "core")
+    moved(repo, "core")
     commit(write_files(repo, REFERENCES))
     result = run("migrate", repo, "--to", "core", "--remove-module", "--write")
     assert all(refused(result, f"  {name}:") for name in REFERENCES)
-    assert (repo / PROJECTS["spear-tts"].copy).exists()
+    assert (repo / PROJECT.copy).exists()
 
 
-def test_a_module_that_nothing_refers_to_is_removed(tmp_path: Path) -> None:
+def test_a_module_that_nothing_refers_to_is_removed(repo: Path) -> None:
     """With --remove-module only; prose that mentions it is listed, `torch.distributed` is something else."""
-    repo = PROJECTS["spear-tts"].make(tmp_path, "repo")
     write_files(
         repo,
         {"README.md": "see spear_tts_pytorch/distributed.py\n", "spear_tts_pytorch/t.py": "import torch.distributed\n"},
@@ -300,11 +297,8 @@ def test_a_module_that_nothing_refers_to_is_removed(tmp_path: Path) -> None:
     commit(repo)
     output = done("migrate", repo, "--to", "core", "--remove-module", "--write")
     assert "mentioned in README.md:1" in output
-    assert not (repo / PROJECTS["spear-tts"].copy).exists()
+    assert not (repo / PROJECT.copy).exists()
     assert "spear-tts-distributed" not in (repo / "pyproject.toml").read_text()
-
-
-# ------------------------------------------------------------------ by chance
 
 
 def test_projects_made_by_chance_behave_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
