@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ..catalog import CORE, CORE_FOLDER, Adapter, root
 from ..render.verify import undefined_names
-from ..repo.tree import FUNCTION, SCOPE
+from ..repo.tree import Function, Scope
 from ..repo.uses import Site, Use, is_of_self, position
 from ..scan.fingerprint import imported_names
 
@@ -243,8 +243,8 @@ class File:
 
     def _keep(self, target: ast.expr) -> None:
         """By hand, unless a gather can be followed from here to its calls."""
-        function, own = self.source.nearest(target, SCOPE), self.source.nearest(target, ast.ClassDef)
-        if isinstance(target, ast.Name) and isinstance(function, FUNCTION):
+        function, own = self.source.nearest(target, Scope), self.source.nearest(target, ast.ClassDef)
+        if isinstance(target, ast.Name) and isinstance(function, Function):
             _need(_bindings(function)[target.id] == 1, f"`{target.id}` is bound again in this function")
         elif is_of_self(target) and isinstance(own, ast.ClassDef) and function in own.body:
             self.holders.setdefault(target.attr, set()).add(own.name)
@@ -273,7 +273,7 @@ class File:
 
     def _unpack(self, node: ast.Call) -> None:
         """By hand, unless it is known where the sizes go."""
-        function = self.source.nearest(node, SCOPE)
+        function = self.source.nearest(node, Scope)
         match self.source.parents[node]:
             case ast.Subscript(slice=ast.Constant(value=0), ctx=ast.Load()):
                 pass
@@ -282,7 +282,7 @@ class File:
             case ast.Assign(targets=[ast.Tuple(elts=[_, ast.Name(id="_")])]):
                 _need(not _reads(self.tree, "_"), "`_` is read in this file: give the sizes a name")
             case ast.Assign(targets=[ast.Tuple(elts=[_, ast.Name(id=name)])]):
-                is_own = isinstance(function, FUNCTION) and _bindings(function)[name] == 1
+                is_own = isinstance(function, Function) and _bindings(function)[name] == 1
                 _need(is_own, f"`{name}` has to be bound once, in a function: give the sizes a name of their own")
                 self._sizes += _reads(function, name)
             case _:
@@ -293,7 +293,7 @@ class File:
         is_loop = any(isinstance(one, ast.For | ast.AsyncFor | ast.While) for one in self.source.around(node))
         is_shared = any(isinstance(one, ast.Global | ast.Nonlocal) for one in ast.walk(function))
         reads = _reads(function, name)
-        is_here = isinstance(function, FUNCTION) and all(self.source.nearest(one, SCOPE) is function for one in reads)
+        is_here = isinstance(function, Function) and all(self.source.nearest(one, Scope) is function for one in reads)
         later = [self.source.parents[one] for one in reads if position(one) > position(node)[2:]]
         is_torchs = imported_names(self.tree).get("einsum") == "torch.einsum" and self._counts["einsum"] == 1
         is_einsum = is_torchs and not self._counts["map"]
@@ -333,7 +333,7 @@ class File:
             case ast.Attribute(attr=name):
                 return name in _WALKS and bool(self.holders)
             case ast.arg(arg="self") | ast.Name(id="self", ctx=ast.Store()) if self.holders:
-                around = self.source.parents.get(self.source.nearest(node, SCOPE))
+                around = self.source.parents.get(self.source.nearest(node, Scope))
                 return not (isinstance(node, ast.arg) and isinstance(around, ast.ClassDef))
         return False
 

@@ -33,8 +33,8 @@ _NEVER = frozenset(
 )
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _SLOW = frozenset({"punycode", "idna"})  # codings that take minutes for a large file, and that no source has
-FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
-SCOPE = FUNCTION | ast.Lambda | ast.ClassDef
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Scope = Function | ast.Lambda | ast.ClassDef
 
 
 class Unread(NamedTuple):
@@ -88,7 +88,7 @@ class Tree:
     Left out are caches, what version control keeps, and installed packages, unless the folder is one of these itself.
     Links are not followed: what they lead to is looked at where it lies, if that is here.
 
-    checkout: where to read the files that a sparse checkout leaves out.
+    checkout: says what git tracks, and has the files that a sparse checkout leaves out.
     """
 
     def __init__(self, root: Path, checkout: Checkout | None = None) -> None:

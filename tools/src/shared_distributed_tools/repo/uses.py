@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
-from .tree import SCOPE, Source, Tree
+from .tree import Scope, Source, Tree
 
 
 class Site(NamedTuple):
@@ -216,7 +216,7 @@ class _File:
         targets = getattr(around, "targets", [getattr(around, "target", None)])
         for target in targets if isinstance(around, ast.Assign | ast.AnnAssign | ast.NamedExpr) else ():
             if isinstance(target, ast.Name):
-                self.built[self.source.nearest(target, SCOPE), target.id] = call
+                self.built[self.source.nearest(target, Scope), target.id] = call
             elif is_of_self(target):
                 self.built[self.source.nearest(target, ast.ClassDef), f"self.{target.attr}"] = call
 
