@@ -20,7 +20,7 @@ from shared_distributed_tools.vendor import content
 from shared_distributed_tools.vendor.state import inspect
 from tests.downstream.commands import done, refused, run, run_apart
 from tests.downstream.projects import PROJECT, TARGET
-from tests.downstream.trees import MINE, commit, edit_at_the_end, git, newer, write_files
+from tests.downstream.trees import MINE, commit, edit_at_the_end, git, newer, shell, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 USER = PROJECT.user
@@ -207,17 +207,15 @@ def test_call_sites_that_a_sparse_checkout_leaves_out_are_found(repo: Path) -> N
 @pytest.mark.parametrize(
     ("place", "how"),
     [
-        (".", ["git", "checkout", "-q", "--detach"]),
-        ("../other", ["git", "worktree", "add", "-q", "../other"]),
-        ("sub", ["sh", "-c", "mkdir sub && git mv -k * sub && git commit -q -m moved"]),
-        ("../odd\nname [x]", ["cp", "-r", ".", "../odd\nname [x]"]),
+        (".", "git checkout -q --detach"),
+        ("../other", "git worktree add -q ../other"),
+        ("sub", "mkdir sub && git mv -k * sub && git commit -q -m moved"),
+        ("../odd\nname [x]", "cp -r . '../odd\nname [x]'"),
     ],
 )
-def test_checkouts_of_every_kind(repo: Path, place: str, how: list[str]) -> None:
+def test_checkouts_of_every_kind(repo: Path, place: str, how: str) -> None:
     """A detached HEAD, a worktree, a project in a subfolder, a folder with an odd name."""
-    git(repo, "config", "user.name", "t")
-    git(repo, "config", "user.email", "t@example.invalid")
-    subprocess.run(how, cwd=repo, check=True)
+    shell(repo, how)
     other = (repo / place).resolve()
     done("vendor", "spear-tts", other, "--write")
     assert git(other, "status", "--short").strip().endswith(TARGET)

@@ -20,7 +20,7 @@ from tests.downstream.commands import run
 from tests.downstream.copies import DEFINITIONS, RELATIVE, REWRITTEN, SYNTAX
 from tests.downstream.old_copies import RIGHT, copy_with
 from tests.downstream.projects import STEPS
-from tests.downstream.trees import write_files
+from tests.downstream.trees import package, write_files
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = {"mirasol": record(RIGHT)}
@@ -385,28 +385,22 @@ def test_the_output_is_stable_and_sorted(tmp_path: Path) -> None:
 
 def test_json_says_what_the_text_says(tmp_path: Path) -> None:
     """Imports, objects built and calls among it, with file and line, under build/ too; not a copy's own calls."""
-    model = (
-        "from .spread import AllGather\n\n\nclass Model:\n"
-        "    def __init__(self):\n        self.all = AllGather(dim=1)\n\n"
-        "    def forward(self, x):\n        y, lengths = self.all(x)\n        return y\n"
-    )
-    write_files(
-        tmp_path / "build" / "package", {"__init__.py": "", "spread.py": copy_with("a wrong slice"), "model.py": model}
-    )
+    code = "from .distributed import AllGather\ngather = AllGather(dim=1)\ny, lengths = gather(x)\n"
+    package(tmp_path / "build", code, distributed=copy_with("a wrong slice"))
     answer = json.loads(run("scan", tmp_path, "--json").stdout)
     (finding,) = answer["findings"]
     expected = {"kind": "edited", "adapter": "mirasol", "similarity": 97}
     assert {key: finding[key] for key in expected} == expected
-    assert finding["path"] == "build/package/spread.py"
+    assert finding["path"] == "build/pkg/distributed.py"
     assert [(one["name"], one["how"]) for one in finding["differences"]] == [("AllGatherFunction", "changed")]
     assert [one["name"] for one in finding["definitions"]] == DEFINITIONS
     assert [(site["path"], site["line"], site["kind"], site["name"]) for site in finding["sites"]] == [
-        ("build/package/model.py", 1, "import", "AllGather"),
-        ("build/package/model.py", 6, "build", "AllGather"),
-        ("build/package/model.py", 9, "call", "AllGather"),
+        ("build/pkg/use.py", 1, "import", "AllGather"),
+        ("build/pkg/use.py", 2, "build", "AllGather"),
+        ("build/pkg/use.py", 3, "call", "AllGather"),
     ]
     assert (answer["unread"], answer["files"], answer["exit_code"]) == ([], 3, 1)
-    assert "call build/package/model.py:9: y, lengths = self.all(x)" in run("scan", tmp_path).output
+    assert "call build/pkg/use.py:3: y, lengths = gather(x)" in run("scan", tmp_path).output
 
 
 def test_progress_is_for_terminals(tmp_path: Path) -> None:
