@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The right copy in the shapes that copies take: rewritten, in a larger file; a relative; and every kind of syntax."""
+"""The right copy in the shapes that copies take: rewritten; a relative; and every kind of syntax."""
 
 import ast
 
@@ -25,19 +25,6 @@ REWRITTEN = ast.unparse(ast.Module([*(tree := ast.parse(RIGHT).body)[:4], *rever
 for _old, _new in _REWRITTEN.items():
     assert _old in REWRITTEN, _old
     REWRITTEN = REWRITTEN.replace(_old, _new)
-
-# what a project would have around a pasted copy
-LARGER = """
-
-class Block{0}(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.into = nn.Linear(width, 4 * width)
-
-    def forward(self, x):
-        hidden = self.into(x)
-        return hidden.relu()
-"""
 
 # the same idea and none of the same code: all in one Function, lengths as objects, rows into one tensor
 RELATIVE = """\

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shared_distributed_tools.catalog import adapter_named
+from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.migrate.to_core import look_at_files
 from shared_distributed_tools.render.shim import shim
 from shared_distributed_tools.repo.tree import Tree
@@ -148,7 +148,7 @@ def _code(chance: random.Random, name: str) -> str:
 def make(seed: int, folder: Path) -> tuple[str, str]:
     """A project, and what the tools make of it, "" where it stays; in folders `before` and `after`."""
     chance = random.Random(seed)
-    adapter = adapter_named(chance.choice([*MODULES]))
+    adapter = ADAPTERS[chance.choice([*MODULES])]
     code = _code(chance, adapter.name)
     before = {"pkg/__init__.py": "", "pkg/distributed.py": shim(adapter), "pkg/use.py": code}
     before["pkg/utils.py"] = "from .distributed import *\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Downstream projects of our own writing: the four shapes of call sites, a flat fork, an inlined and an edited copy.
+"""Downstream projects of our own writing: the four shapes of call sites, a flat fork, and an edited copy.
 
 Each has an old `distributed.py` that pads to the longest, code that uses it, and dependencies in a format of its own.
 """
@@ -245,29 +245,27 @@ def _package(adapter: str, old: str, user: str, code: str, file: str, listed: st
     return Project(adapter, copy, module, {**files, file: listed}, file, is_edited)
 
 
-def _one_folder(copy: str, user: str, files: dict[str, str]) -> Project:
-    return Project("musiclm", copy, user, {**files, "requirements.txt": "torch>=1.6\n"}, "requirements.txt", False)
-
-
+_FLAT = {
+    "distributed.py": MUSICLM,
+    "musiclm.py": _CONTRAST.replace("{module}", "distributed"),
+    "requirements.txt": "torch>=1.6\n",
+}
 PROJECTS = {
     "musiclm": _package("musiclm", MUSICLM, "contrast", _CONTRAST, "setup.py", _SETUP_PY),
     "spear-tts": _package("spear-tts", SPEAR_TTS, "align", _ALIGN, "pyproject.toml", _PYPROJECT),
     "mirasol": _package("mirasol", MIRASOL, "fused", _FUSED, "setup.cfg", _SETUP_CFG, is_edited=False),
     "st-moe": _package("st-moe", ST_MOE, "experts", _EXPERTS, "pyproject.toml", _POETRY, is_edited=False),
-    "flat": _one_folder(
-        "distributed.py",
-        "musiclm.py",
-        {"distributed.py": MUSICLM, "musiclm.py": _CONTRAST.replace("{module}", "distributed")},
-    ),
+    "flat": Project("musiclm", "distributed.py", "musiclm.py", _FLAT, "requirements.txt", is_edited=False),
 }
+PROJECT = PROJECTS["spear-tts"]  # which most tests look at
+TARGET = PROJECT.copy
 
 # with a change of its own in the copy, and a function more
 _OWN = "\n# ours\n\ndef rank_of_rows(sizes):\n    return torch.arange(len(sizes)).repeat_interleave(sizes)\n"
 _CHANGED = SPEAR_TTS.replace("int(sizes.max())", "max(size.item() for size in sizes)")
 EDITED = _package("spear-tts", _CHANGED + _OWN, "align", _ALIGN, "pyproject.toml", _PYPROJECT)
 
-# everything in one file, which no adapter can take the place of
-_STEPS = "".join(f"\n\ndef step_{n}(x):\n    y = x + {n}\n    y = y * 2\n    return y\n" for n in range(20))
-INLINED = _one_folder("train.py", "train.py", {"train.py": MUSICLM + "\n".join(_CONTRAST.splitlines()[4:]) + _STEPS})
+# what a project has around a pasted copy
+STEPS = "".join(f"\n\ndef step_{n}(x):\n    y = x + {n}\n    y = y * 2\n    return y\n" for n in range(20))
 # by the name that `scan` gives them in the tests
 ORIGINALS = {"musiclm": MUSICLM, "spear-tts": SPEAR_TTS, "mirasol": MIRASOL, "st-moe": ST_MOE}

@@ -2,8 +2,10 @@
 """Builds trees on disk: files, a git history, sources that a test may change."""
 
 import os
+import shlex
 import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 
 from shared_distributed_tools.catalog import root
@@ -11,16 +13,23 @@ from shared_distributed_tools.repo.changes import Change
 from shared_distributed_tools.repo.files import read
 
 CORE = Path("shared/distributed/src/shared_distributed")
+COPY = "pkg/distributed.py"  # of `package`
 MINE = "# a line of the downstream project's own\n"
 
 
 def git(repo: Path, *arguments: str) -> str:
-    """Run git in a repo, whatever this machine's own configuration says."""
+    """Run git in a repo."""
+    return shell(repo, shlex.join(["git", *arguments]))
+
+
+def shell(repo: Path, command: str) -> str:
+    """Run a command in a repo as a person types it, whatever this machine's own configuration of git says."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    identity = ("-c", "user.name=t", "-c", "user.email=t@example.invalid")
-    command = ["git", *identity, *arguments]
-    return subprocess.run(command, cwd=repo, env=environment, capture_output=True, text=True, check=True).stdout
+    for who in ("GIT_AUTHOR", "GIT_COMMITTER"):
+        environment |= {f"{who}_NAME": "t", f"{who}_EMAIL": "t@example.invalid"}
+    words = ["sh", "-ec", command]
+    return subprocess.run(words, cwd=repo, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def commit(repo: Path) -> None:
@@ -35,6 +44,12 @@ def write_files(folder: Path, files: dict[str, str]) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder
+
+
+def package(folder: Path, code: str, **others: str) -> Path:
+    """A package `pkg` with a copy, one file that uses it, and others by name."""
+    texts = {"__init__": "", "distributed": "", "use": code, **others}
+    return write_files(folder, {f"pkg/{name}.py": textwrap.dedent(text) for name, text in texts.items()})
 
 
 def committed(repo: Path) -> Path:

@@ -7,7 +7,8 @@ import pytest
 
 from shared_distributed_tools.render import sources
 from shared_distributed_tools.scan import fingerprint, survey
-from tests.downstream.projects import ORIGINALS, PROJECTS
+from tests.downstream.commands import moved
+from tests.downstream.projects import ORIGINALS, PROJECT
 from tests.downstream.trees import copy_sources
 
 
@@ -22,7 +23,13 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
     """A project with its own copy, committed."""
-    return PROJECTS["spear-tts"].make(tmp_path, "repo")
+    return PROJECT.make(tmp_path, "repo")
+
+
+@pytest.fixture
+def vendored(repo: Path) -> Path:
+    """The same with a current file, committed. For tests that use `known`."""
+    return moved(repo, "vendored")
 
 
 @pytest.fixture

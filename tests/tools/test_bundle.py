@@ -107,12 +107,6 @@ def test_what_cannot_stand_alone_is_refused(adapter: str, core: dict[str, str], 
         bundled(adapter, **core)
 
 
-def test_an_unknown_adapter_is_named_with_those_there_are() -> None:
-    """The error lists the adapters."""
-    with pytest.raises(ToolError, match="mirasol, musiclm, spear-tts, st-moe"):
-        render("whisper")
-
-
 # ------------------------------------------------------------------ the four files
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """One principle for everything that writes: only what git's HEAD holds, shown first, and git undoes it."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ import pytest
 from shared_distributed_tools.errors import RefusalError
 from shared_distributed_tools.repo.changes import carry_out, what_to_type
 from shared_distributed_tools.repo.files import read
-from tests.downstream.trees import change_of, committed, git, write_files
+from tests.downstream.trees import change_of, committed, git, shell, write_files
 
 
 @pytest.fixture
@@ -75,15 +73,6 @@ def test_a_file_of_another_repository_is_refused(repo: Path, spoil: str) -> None
     shell(repo, spoil)
     with pytest.raises(RefusalError, match="is in a repository of its own"):
         change(repo, "sub/a.py")
-
-
-def shell(repo: Path, command: str) -> None:
-    """As a person types it."""
-    identity = {
-        f"GIT_{who}_{what}": "x@example.invalid" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-    }
-    environment = {**os.environ, **identity, "GIT_CONFIG_GLOBAL": os.devnull}
-    subprocess.run(["sh", "-ec", command], cwd=repo, env=environment, capture_output=True, check=True)
 
 
 def test_changes_elsewhere_do_not_matter(repo: Path) -> None:

@@ -54,9 +54,8 @@ def test_a_project_that_fails_is_reported(tmp_path: Path) -> None:
     """Exit code 1 if any fails, or fits no adapter, and the others run all the same."""
     bad = write_files(tmp_path / "bad", {**PROJECTS["spear-tts"].files, "check.py": "raise SystemExit(3)\n"})
     good = write_files(tmp_path / "good", {**PROJECTS["musiclm"].files, "check.py": ""})
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/assert.py").write_text("print('ran')\n")
-    done = downstream(bad, tmp_path / "other", good)
+    other = write_files(tmp_path / "other", {"assert.py": "print('ran')\n"})
+    done = downstream(bad, other, good)
     assert done.returncode == 1
     assert "bad: python check.py ended with exit code 3" in done.stdout
     assert "other: one adapter has to fit its layout, found none" in done.stdout

@@ -17,7 +17,7 @@ from shared_distributed_tools.render.header import hash_of, looks_generated, spl
 from shared_distributed_tools.render.shim import shim, shim_of
 from shared_distributed_tools.repo.git import revision_of
 from shared_distributed_tools.vendor.state import inspect
-from tests.downstream.trees import committed, copy_sources, git, newer
+from tests.downstream.trees import committed, git, newer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,7 +47,9 @@ def test_only_a_header_looks_like_one() -> None:
     """The source that has the template in it does not. A header names nothing that an index would answer."""
     assert looks_generated(render("musiclm").encode())
     assert not looks_generated((ROOT / "tools/src/shared_distributed_tools/render/header.py").read_bytes())
-    assert re.findall(r"pip install (\S+)", render("musiclm")) == ["./tools"]
+    assert re.findall(r"(From .*)pip install (\S+)", render("musiclm")) == [
+        ("From a checkout of shared-distributed: ", "./tools")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -63,10 +65,8 @@ def test_linters_pass_the_file_over(tmp_path: Path, command: list[str]) -> None:
     assert subprocess.run(ruff, capture_output=True, check=False).returncode == 1
 
 
-def test_the_revision_is_the_commit_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_revision_is_the_commit_of_the_sources(tree: Path) -> None:
     """Of the checkout that they are in; with a word where a source is not as committed, whatever its newlines."""
-    tree = copy_sources(tmp_path / "sources")
-    monkeypatch.setattr(sources, "root", lambda: tree)
     files = sorted(tree.rglob("*.py"))
     assert revision_of(tree, files) == sources.revision() == "unknown"
     head = git(committed(tree), "rev-parse", "HEAD").strip()

@@ -9,22 +9,15 @@ from typing import Any
 
 import pytest
 
-from shared_distributed_tools.catalog import adapter_named
+from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.migrate.stages import look_at
 from shared_distributed_tools.render import render, sources
 from shared_distributed_tools.render.shim import shim
 from tests.downstream.commands import done, moved, refused, run
-from tests.downstream.projects import EDITED, INLINED, PROJECTS
+from tests.downstream.projects import EDITED, ORIGINALS, PROJECT, PROJECTS, STEPS
 from tests.downstream.trees import commit, edit, git, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
-PROJECT = PROJECTS["spear-tts"]  # which most tests look at
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    """A project with its own copy, committed."""
-    return PROJECT.make(tmp_path, "repo")
 
 
 # ------------------------------------------------------------------ there and back
@@ -50,7 +43,7 @@ def test_a_stage_leaves_exactly_its_files_and_git_reverts_it(tmp_path: Path, nam
         changed = [] if stages[-2:] == ["package", stage] else [project.copy]  # where it is the shim already
         changed += [project.dependencies] if needed and project.is_edited else []
         changed += [project.user] if stage == "core" else []
-        expected = render(project.adapter) if stage == "vendored" else shim(adapter_named(project.adapter))
+        expected = render(project.adapter) if stage == "vendored" else shim(ADAPTERS[project.adapter])
         assert (repo / project.copy).read_text() == expected
         assert git(repo, "status", "--short").splitlines() == [f" M {path}" for path in sorted(changed)]
         for one in needed:
@@ -92,11 +85,17 @@ def test_windows_line_ends_are_kept(repo: Path) -> None:
 
 
 def test_a_requirement_of_ones_own(repo: Path) -> None:
-    """Where the adapter is on no index; the core may be named as well. Nothing is asked over a network."""
+    """Without it a message says that the adapter is on no index, so that anybody could register its name.
+
+    The core may be named as well. Nothing is asked over a network.
+    """
+    said = "spear-tts-distributed is on no package index yet"
+    assert said in done("migrate", repo, "--to", "package")
     base = "git+https://host.invalid/repo.git@v1#subdirectory="
     wanted = [f"spear-tts-distributed @ {base}packages/spear-tts", f"shared-distributed @ {base}shared/distributed"]
     options = [word for one in wanted for word in ("--requirement", one)]
-    assert "PyPI refuses a package" in done("migrate", repo, "--to", "package", *options, "--write")
+    output = done("migrate", repo, "--to", "package", *options, "--write")
+    assert ("PyPI refuses a package" in output, said in output) == (True, False)
     assert all(f'"{one}"' in (repo / PROJECT.dependencies).read_text() for one in wanted)
 
 
@@ -120,12 +119,13 @@ def test_a_name_that_the_adapter_lacks_is_refused(repo: Path) -> None:
     assert git(repo, "status", "--short") == ""
 
 
-@pytest.mark.parametrize("stage", ["vendored", "package"])
+@pytest.mark.parametrize("stage", ["vendored", "package", "core"])
 def test_an_edited_copy_is_refused(tmp_path: Path, stage: str) -> None:
     """With the definitions that differ; --accept-edits goes on."""
     repo = EDITED.make(tmp_path, "edited")
     result = run("migrate", repo, "--to", stage, "--write")
     assert refused(result, "rank_of_rows: extra")
+    assert refused(result, "all_gather_variable_dim: changed: not in the original: lines ")
     assert "adapters parity" in result.output
     done("migrate", repo, "--to", stage, "--accept-edits", "--write")
     assert look_at(repo).stage == stage
@@ -189,8 +189,12 @@ def test_every_state_is_told(
 
 
 def test_projects_that_cannot_be_moved_are_told(tmp_path: Path) -> None:
-    """A copy in a larger file, an edited one, two of them; one that cannot be read hides no other."""
-    assert status(INLINED.make(tmp_path, "inlined"))["state"] == "a copy in a larger file"
+    """A copy in a larger file, none, an edited one, two of them; one that cannot be read hides no other."""
+    inlined = write_files(tmp_path / "inlined", {"train.py": ORIGINALS["musiclm"] + STEPS})
+    assert status(inlined)["state"] == "a copy in a larger file"
+    for command in (("plan",), ("migrate", "--to", "vendored")):
+        assert refused(run(*command, inlined), "Move these definitions into a file of their own")
+        assert refused(run(*command, write_files(tmp_path / "empty", {"x": ""})), "no copy found")
     edited = EDITED.make(tmp_path, "edited")
     assert status(edited)["state"].startswith("original, edited, ")
     assert status(edited)["state"].endswith(" % like the original")
@@ -204,7 +208,7 @@ def test_projects_that_cannot_be_moved_are_told(tmp_path: Path) -> None:
 
 
 def test_the_page_is_the_table(repo: Path, tmp_path: Path) -> None:
-    """It stands alone; whatever a project is called is text; a page that cannot be written is refused."""
+    """It stands alone; whatever a project is called is text. A link, a device or a missing folder is refused."""
     nasty = PROJECTS["mirasol"].make(tmp_path, "[bold]<script>&")
     page = tmp_path / "wall.html"
     result = run("status", repo, nasty, "--html", page)
@@ -214,4 +218,11 @@ def test_the_page_is_the_table(repo: Path, tmp_path: Path) -> None:
     assert "[bold]&lt;script&gt;&amp;" in text
     assert "<script" not in text
     assert "http" not in text.replace("http://www.w3.org", "")
-    assert refused(run("status", repo, "--html", tmp_path / "nowhere/wall.html"), "cannot be written to")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for place, because in (
+        ("nowhere/wall.html", "cannot be written to"),
+        ("link", "is not a plain file"),
+        ("/dev/null", "is not a plain file"),
+    ):
+        assert refused(run("status", repo, "--html", tmp_path / place), because)
+    assert not (tmp_path / "elsewhere").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.downstream.old_copies import RIGHT
-from tests.downstream.trees import committed
+from tests.downstream.trees import committed, write_files
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("packages", "shared", "tests", "tools", "noxfile.py", "pyproject.toml")
@@ -54,9 +54,7 @@ def test_the_new_adapter_passes_its_tests(checkout: Path) -> None:
 
 def test_the_new_adapter_can_be_vendored(checkout: Path, tmp_path: Path) -> None:
     """The command knows it, and finds the file that it replaces."""
-    (tmp_path / "newproj").mkdir()
-    (tmp_path / "newproj/__init__.py").touch()
-    committed(tmp_path)
+    committed(write_files(tmp_path, {"newproj/__init__.py": ""}))
     done = run(checkout, "shared_distributed_tools", "vendor", "newproj", str(tmp_path), "--write")
     assert done.returncode == 0, done.stderr
     assert ": adapter newproj, revision " in (tmp_path / "newproj/distributed.py").read_text()

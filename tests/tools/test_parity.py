@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from shared_distributed_tools.catalog import ADAPTERS, adapter_named
+from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.parity import compare as compare_module
 from shared_distributed_tools.parity.cases import DISAGREEING, Case, called, gather_call, generate
 from shared_distributed_tools.parity.command import show
@@ -57,7 +57,7 @@ def compared(file: Path, text: str, keep: Keep | list[Case] = a_few, adapter: st
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compare_module, "generate", choose)
-        return compare(file, adapter_named(adapter), [2], lambda *_: None)
+        return compare(file, ADAPTERS[adapter], [2], lambda *_: None)
 
 
 def different(found: dict[str, Any]) -> set[tuple[str, str]]:
@@ -278,7 +278,7 @@ def test_ranks_are_kept_while_they_are_in_step(
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_one_process_agrees_with_the_adapter_wherever_it_knows(tmp_path: Path, adapter: str) -> None:
     """The right answers that verdicts lean on. Where the contract has it raise there is none, and it raises."""
-    contract, file = adapter_named(adapter), tmp_path / "distributed.py"
+    contract, file = ADAPTERS[adapter], tmp_path / "distributed.py"
     file.write_text(render(adapter))
     with Ranks(file, 1, join=False) as ranks:
         api = {name: kind for name, kind in ranks.run(describe, ranks.path)[0][0].items() if name in contract.api}
@@ -364,10 +364,10 @@ def test_the_command_counts_and_shows_what_differs(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_compared_is_an_error(tmp_path: Path, content: bytes, words: str) -> None:
-    """Exit code 2, what is wrong with which file, no traceback."""
+    """Exit code 2, what is wrong with which file, no traceback; first that parity, and no other command, runs it."""
     file = tmp_path / "distributed.py"
     file.write_bytes(content)
     result = run("parity", file, "--adapter", "spear-tts")
     assert (result.exit_code, type(result.exception)) == (2, SystemExit)
-    assert f"Error: {file}" in result.stderr
+    assert result.stderr.startswith(f"parity runs {file}, in child processes\nError: {file}")
     assert words in result.output

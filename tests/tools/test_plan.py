@@ -2,28 +2,26 @@
 """plan: every call site and what it becomes in the core, and the call sites that deserve a look."""
 
 import json
-import textwrap
 from pathlib import Path
 
 import pytest
 
-from shared_distributed_tools.catalog import adapter_named
+from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.migrate.risks import find_risks
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import Use, find_uses
-from tests.downstream.commands import done, moved, refused, run
-from tests.downstream.projects import EDITED, INLINED, PROJECTS
-from tests.downstream.trees import write_files
+from tests.downstream.commands import done, moved
+from tests.downstream.projects import EDITED, PROJECTS
+from tests.downstream.trees import COPY, package, write_files
 
-COPY = "pkg/distributed.py"
+pytestmark = pytest.mark.usefixtures("known")
 MODULE = "from pkg.distributed import AllGather\n"
 FUNCTION = "from pkg.distributed import all_gather, get_is_distributed, all_gather_variable_dim\n"
 
 
 def uses_of(folder: Path, adapter: str, code: str) -> list[Use]:
     """The uses of a copy in one file of a package."""
-    files = {"pkg/__init__.py": "", COPY: "", "pkg/use.py": textwrap.dedent(code)}
-    return find_uses(Tree(write_files(folder, files)), COPY, adapter_named(adapter).api)
+    return find_uses(Tree(package(folder, code)), COPY, ADAPTERS[adapter].api)
 
 
 # ------------------------------------------------------------------ what deserves a look
@@ -106,7 +104,7 @@ def test_every_rule_points_at_its_mistake_and_at_nothing_else(tmp_path: Path, ru
     adapter, wrong, right = CASES[rule]
     for number, code in enumerate([*wrong, *right]):
         uses = uses_of(tmp_path / str(number), adapter, code)
-        found = [risk for risk in find_risks(uses, adapter_named(adapter), is_original=True) if risk.rule == rule]
+        found = [risk for risk in find_risks(uses, ADAPTERS[adapter], is_original=True) if risk.rule == rule]
         assert bool(found) == (code in wrong), code
 
 
@@ -127,7 +125,7 @@ def test_a_risk_names_the_place_and_what_to_write(
     tmp_path: Path, adapter: str, code: str, is_original: bool, expected: str
 ) -> None:
     """The code for the summed gradient at that very place, at the stage the project is at; the line of a draw."""
-    found = find_risks(uses_of(tmp_path, adapter, code + "\n"), adapter_named(adapter), is_original)
+    found = find_risks(uses_of(tmp_path, adapter, code + "\n"), ADAPTERS[adapter], is_original)
     (text,) = [risk.text for risk in found if expected in risk.text]
     assert ("summed" in expected) != ("world_size" in text or "broadcast" in text)
 
@@ -136,7 +134,6 @@ def test_a_risk_names_the_place_and_what_to_write(
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-@pytest.mark.usefixtures("known")
 def test_the_plan_lists_every_use(tmp_path: Path, name: str) -> None:
     """As JSON: each site with its line and what it becomes; the risks that the project is known to have."""
     project = PROJECTS[name]
@@ -157,7 +154,6 @@ def test_the_plan_lists_every_use(tmp_path: Path, name: str) -> None:
     assert f"{len(project.files[project.copy].splitlines())} lines become" in text
 
 
-@pytest.mark.usefixtures("known")
 def test_the_plan_for_people(tmp_path: Path) -> None:
     """Files and lines, before and after, edits of the copy, the stages ahead, what to look at, what is not read."""
     repo = EDITED.make(tmp_path, "edited")
@@ -177,7 +173,6 @@ def test_the_plan_for_people(tmp_path: Path) -> None:
         assert text in output, output
 
 
-@pytest.mark.usefixtures("known")
 def test_a_plan_shows_the_stages_ahead(tmp_path: Path) -> None:
     """Fewer at each; on the core nothing is left."""
     repo = PROJECTS["mirasol"].make(tmp_path, "mirasol")
@@ -194,14 +189,3 @@ def test_a_plan_shows_the_stages_ahead(tmp_path: Path) -> None:
         "from shared_distributed import AllGather\nAllGather(grad='local')\n"
     )
     assert "fused.py:2: which-gradient" in done("plan", repo)
-
-
-@pytest.mark.usefixtures("known")
-def test_without_a_copy_of_its_own_there_is_no_plan(tmp_path: Path) -> None:
-    """No folder, no copy, a copy inside a larger file: refused with what to do."""
-    inlined = INLINED.make(tmp_path, "inlined")
-    (tmp_path / "empty").mkdir()
-    for command in (("plan",), ("migrate", "--to", "vendored")):
-        assert refused(run(*command, inlined), "Move these definitions into a file of their own")
-        assert refused(run(*command, tmp_path / "empty"), "no copy found")
-        assert refused(run(*command, tmp_path / "nowhere"), "does not exist")

@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from shared_distributed_tools.render import render, rendered_parts
+from shared_distributed_tools.render import render
 from shared_distributed_tools.repo import git as git_module
-from tests.downstream.commands import done, refused, run, run_apart
-from tests.downstream.projects import PROJECTS
+from tests.downstream.commands import done, moved, refused, run, run_apart
+from tests.downstream.projects import PROJECT
 from tests.downstream.trees import commit, edit_at_the_end, git, newer, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 ROOT = Path(__file__).resolve().parents[2]
-PROJECT = PROJECTS["spear-tts"]
 PACKAGE = "spear_tts_pytorch"
 COMMANDS = (
     *("check", "scan", "plan", "status", "update", "migrate --to core", "migrate --to package --accept-edits"),
@@ -101,8 +100,7 @@ def test_nothing_of_the_repo_runs(
     """Whatever the command, started in the repo, in its package, or elsewhere; writing or not."""
     if stage == "edited":  # and rendered from other sources: then `update` reads the history
         newer(tree)
-        done("vendor", "spear-tts", repo, "--write")
-        commit(repo)
+        moved(repo, "vendored")
         edit_at_the_end(repo / PROJECT.copy)
         commit(repo)
     works = attack(repo, trace)
@@ -140,14 +138,6 @@ def test_one_module_starts_programs() -> None:
     assert set(asked) == reading  # and `log`
 
 
-def test_parity_says_that_it_runs_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it does: the only command that runs a project's code."""
-    monkeypatch.chdir(tmp_path)
-    Path("copy.py").write_text("this does not run")
-    result = run("parity", "copy.py", "--adapter", "spear-tts")
-    assert result.stderr.splitlines()[0] == "parity runs copy.py, in child processes"
-
-
 def test_no_text_names_what_an_index_would_answer() -> None:
     """Until there is a release, whoever registers such a name first would run in every downstream CI."""
     texts = {"a rendered file": render("musiclm")}
@@ -160,14 +150,3 @@ def test_no_text_names_what_an_index_would_answer() -> None:
             words = [word.strip("'\"`") for word in line.partition("  ")[0].split() if not word.startswith("-")]
             named = [word for word in words if word and not re.match(r"\.|git\+.*@.*#subdirectory=|nox\b|&&|\W", word)]
             assert not [word for word in named if "distributed" in word], (where, line)
-    assert (
-        "From a checkout of shared-distributed: pip install ./tools" in rendered_parts("musiclm")[0].encode().decode()
-    )
-
-
-def test_a_requirement_that_is_on_no_index_is_said(repo: Path) -> None:
-    """The package stage adds a name that nobody has registered yet; --requirement says where it really is."""
-    said = "spear-tts-distributed is on no package index yet"
-    assert said in done("migrate", repo, "--to", "package")
-    source = "spear-tts-distributed @ git+https://host.invalid/r.git@1f#subdirectory=packages/spear-tts"
-    assert said not in done("migrate", repo, "--to", "package", "--requirement", source)

@@ -17,9 +17,10 @@ from shared_distributed_tools.scan import fingerprint, survey
 from shared_distributed_tools.scan.fingerprint import definitions, known_originals, record, with_original
 from shared_distributed_tools.scan.survey import Finding, find_copy, scan
 from tests.downstream.commands import run
-from tests.downstream.copies import DEFINITIONS, LARGER, RELATIVE, REWRITTEN, SYNTAX
+from tests.downstream.copies import DEFINITIONS, RELATIVE, REWRITTEN, SYNTAX
 from tests.downstream.old_copies import RIGHT, copy_with
-from tests.downstream.trees import write_files
+from tests.downstream.projects import STEPS
+from tests.downstream.trees import package, write_files
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = {"mirasol": record(RIGHT)}
@@ -243,9 +244,8 @@ def test_the_nearest_original_is_named(look: Look, monkeypatch: pytest.MonkeyPat
 
 def test_a_copy_in_a_larger_file(look: Look) -> None:
     """Said to be a part, with the lines of each definition; what is around it is no difference."""
-    around = "".join(LARGER.format(number) for number in range(10))
     head, body = RIGHT.split("\n\n\n", 1)
-    text = f"{head}{around}\n\n{body}{around}"
+    text = f"{head}{STEPS}\n\n{body}{STEPS}"
     finding = look(text)
     assert (finding.kind, finding.adapter, finding.similarity, finding.differences) == ("inlined", "mirasol", 100, ())
     lines = text.splitlines()
@@ -253,7 +253,7 @@ def test_a_copy_in_a_larger_file(look: Look) -> None:
         assert re.match(rf"(def|class) {part.name}\b", lines[part.line - 1])
         assert part.end == len(lines) or lines[part.end] == ""
 
-    without = look(text.replace("hidden.relu()", "activation(hidden)").replace("def lengthen", "def longer"))
+    without = look(text.replace("y = y * 2", "y = activation(y)").replace("def lengthen", "def longer"))
     assert [one.name for one in without.undefined] == ["lengthen"]  # and not what is missing around the copy
 
     changed = look(text.replace("[dist.get_rank()]", "[0]"))
@@ -338,9 +338,6 @@ def test_a_vendored_file_is_ours_already(look: Look, tmp_path: Path) -> None:
         assert run("scan", tmp_path).exit_code == 0
 
 
-# ------------------------------------------------------------------ files as they come
-
-
 @pytest.mark.parametrize(
     "deep",
     ["-" * 50_000 + "1", "x" + ".x" * 50_000, "+".join("1" * 50_000), "(" * 300 + ")" * 300, "f" + "()" * 30_000],
@@ -388,28 +385,22 @@ def test_the_output_is_stable_and_sorted(tmp_path: Path) -> None:
 
 def test_json_says_what_the_text_says(tmp_path: Path) -> None:
     """Imports, objects built and calls among it, with file and line, under build/ too; not a copy's own calls."""
-    model = (
-        "from .spread import AllGather\n\n\nclass Model:\n"
-        "    def __init__(self):\n        self.all = AllGather(dim=1)\n\n"
-        "    def forward(self, x):\n        y, lengths = self.all(x)\n        return y\n"
-    )
-    write_files(
-        tmp_path / "build" / "package", {"__init__.py": "", "spread.py": copy_with("a wrong slice"), "model.py": model}
-    )
+    code = "from .distributed import AllGather\ngather = AllGather(dim=1)\ny, lengths = gather(x)\n"
+    package(tmp_path / "build", code, distributed=copy_with("a wrong slice"))
     answer = json.loads(run("scan", tmp_path, "--json").stdout)
     (finding,) = answer["findings"]
     expected = {"kind": "edited", "adapter": "mirasol", "similarity": 97}
     assert {key: finding[key] for key in expected} == expected
-    assert finding["path"] == "build/package/spread.py"
+    assert finding["path"] == "build/pkg/distributed.py"
     assert [(one["name"], one["how"]) for one in finding["differences"]] == [("AllGatherFunction", "changed")]
     assert [one["name"] for one in finding["definitions"]] == DEFINITIONS
     assert [(site["path"], site["line"], site["kind"], site["name"]) for site in finding["sites"]] == [
-        ("build/package/model.py", 1, "import", "AllGather"),
-        ("build/package/model.py", 6, "build", "AllGather"),
-        ("build/package/model.py", 9, "call", "AllGather"),
+        ("build/pkg/use.py", 1, "import", "AllGather"),
+        ("build/pkg/use.py", 2, "build", "AllGather"),
+        ("build/pkg/use.py", 3, "call", "AllGather"),
     ]
     assert (answer["unread"], answer["files"], answer["exit_code"]) == ([], 3, 1)
-    assert "call build/package/model.py:9: y, lengths = self.all(x)" in run("scan", tmp_path).output
+    assert "call build/pkg/use.py:3: y, lengths = gather(x)" in run("scan", tmp_path).output
 
 
 def test_progress_is_for_terminals(tmp_path: Path) -> None:

@@ -2,30 +2,29 @@
 """migrate --to core: the forms that move, everything else that stays, and projects made by chance that behave alike."""
 
 import os
-import textwrap
 from pathlib import Path
 
 import pytest
 
-from shared_distributed_tools.catalog import adapter_named
+from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.migrate.proof import File
 from shared_distributed_tools.migrate.to_core import look_at_files
 from shared_distributed_tools.ranks import World
+from shared_distributed_tools.repo.git import Checkout
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import find_uses
 from tests.downstream.commands import done, moved, refused, run
 from tests.downstream.generated import make, outcomes
-from tests.downstream.projects import PROJECTS
-from tests.downstream.trees import commit, committed, edit, write_files
+from tests.downstream.projects import PROJECT
+from tests.downstream.trees import COPY, commit, committed, package, write_files
 
-COPY = "pkg/distributed.py"
+pytestmark = pytest.mark.usefixtures("known")
 
 
 def files_of(folder: Path, adapter: str, code: str, **others: str) -> dict[str, File]:
     """The files of a package that use its copy, by name; `code` is in `use`."""
-    texts = {f"pkg/{name}.py": textwrap.dedent(text) for name, text in {"use": code, "__init__": "", **others}.items()}
-    tree = Tree(write_files(folder, {**texts, COPY: ""}))
-    found = look_at_files(tree, find_uses(tree, COPY, adapter_named(adapter).api), adapter_named(adapter))
+    tree = Tree(package(folder, code, **others), Checkout.around(folder))
+    found = look_at_files(tree, find_uses(tree, COPY, ADAPTERS[adapter].api), ADAPTERS[adapter])
     return {Path(file.source.path).stem: file for file in found}
 
 
@@ -224,8 +223,7 @@ def test_what_is_not_proven_is_left_to_a_person(tmp_path: Path, adapter: str, co
 )
 def test_a_file_stays_while_another_depends_on_what_it_has(tmp_path: Path, name: str, text: str) -> None:
     """It hands names on, or its gather may be reached from there."""
-    write_files(tmp_path, {f"pkg/{name}": text, "pkg/use.py": a_class(), "pkg/__init__.py": "", COPY: ""})
-    committed(tmp_path)
+    committed(write_files(package(tmp_path, a_class()), {f"pkg/{name}": text}))
     assert not files_of(tmp_path, "musiclm", a_class())["use"].is_proven
 
 
@@ -247,11 +245,8 @@ def test_others_of_the_same_name_keep_nothing(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ the command
 
 
-@pytest.mark.usefixtures("known")
-def test_files_move_one_by_one(tmp_path: Path) -> None:
+def test_files_move_one_by_one(repo: Path) -> None:
     """What is not proven is listed and stays on the shim; after an edit by hand the next run goes on from there."""
-    project = PROJECTS["spear-tts"]
-    repo = project.make(tmp_path, "repo")
     late = repo / "spear_tts_pytorch/late.py"
     late.write_text("from .distributed import all_gather\ndef f(x): return all_gather(x, 0, None)\n")
     commit(repo)
@@ -284,20 +279,17 @@ REFERENCES = {
 }
 
 
-@pytest.mark.usefixtures("known")
-def test_a_module_that_something_refers_to_is_not_removed(tmp_path: Path) -> None:
+def test_a_module_that_something_refers_to_is_not_removed(repo: Path) -> None:
     """Whatever the type of the file, in dotted form or as a path: each is listed, with its line."""
-    repo = moved(PROJECTS["spear-tts"].make(tmp_path, "repo"), "core")
+    moved(repo, "core")
     commit(write_files(repo, REFERENCES))
     result = run("migrate", repo, "--to", "core", "--remove-module", "--write")
     assert all(refused(result, f"  {name}:") for name in REFERENCES)
-    assert (repo / PROJECTS["spear-tts"].copy).exists()
+    assert (repo / PROJECT.copy).exists()
 
 
-@pytest.mark.usefixtures("known")
-def test_a_module_that_nothing_refers_to_is_removed(tmp_path: Path) -> None:
+def test_a_module_that_nothing_refers_to_is_removed(repo: Path) -> None:
     """With --remove-module only; prose that mentions it is listed, `torch.distributed` is something else."""
-    repo = PROJECTS["spear-tts"].make(tmp_path, "repo")
     write_files(
         repo,
         {"README.md": "see spear_tts_pytorch/distributed.py\n", "spear_tts_pytorch/t.py": "import torch.distributed\n"},
@@ -305,21 +297,8 @@ def test_a_module_that_nothing_refers_to_is_removed(tmp_path: Path) -> None:
     commit(repo)
     output = done("migrate", repo, "--to", "core", "--remove-module", "--write")
     assert "mentioned in README.md:1" in output
-    assert not (repo / PROJECTS["spear-tts"].copy).exists()
+    assert not (repo / PROJECT.copy).exists()
     assert "spear-tts-distributed" not in (repo / "pyproject.toml").read_text()
-
-
-@pytest.mark.usefixtures("known")
-def test_a_helper_that_returns_something_else_is_an_edit(tmp_path: Path) -> None:
-    """It is never taken for the original: the definition is named, and nothing moves."""
-    project = PROJECTS["st-moe"]
-    repo = project.make(tmp_path, "repo")
-    edit(repo / project.copy, "return own, torch.tensor(sizes)", "return own")
-    commit(repo)
-    assert refused(run("migrate", repo, "--to", "core"), "split_by_rank: changed")
-
-
-# ------------------------------------------------------------------ by chance
 
 
 def test_projects_made_by_chance_behave_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

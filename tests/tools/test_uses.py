@@ -13,20 +13,12 @@ from shared_distributed_tools.repo import files
 from shared_distributed_tools.repo import tree as tree_module
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import Site, Use, find_uses
-from tests.downstream.trees import write_files
+from tests.downstream.trees import COPY, package, write_files
 
 NAMES = ("AllGather", "all_gather", "get_is_distributed")
 
 
-def package(folder: Path, code: str, **others: str) -> Path:
-    """A package `pkg` with a copy, and one file that uses it."""
-    files = {f"pkg/{name}.py": text for name, text in others.items()}
-    return write_files(
-        folder, {"pkg/__init__.py": "", "pkg/distributed.py": "", "pkg/use.py": textwrap.dedent(code), **files}
-    )
-
-
-def uses_of(folder: Path, copy: str = "pkg/distributed.py") -> list[Use]:
+def uses_of(folder: Path, copy: str = COPY) -> list[Use]:
     return find_uses(Tree(folder), copy, NAMES)
 
 
@@ -172,7 +164,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "scandir", refuse)
     tree = Tree(tmp_path)
-    assert [use.source.path for use in find_uses(tree, "pkg/distributed.py", NAMES)] == ["pkg/use.py"]
+    assert [use.source.path for use in find_uses(tree, COPY, NAMES)] == ["pkg/use.py"]
     assert all(one.may_hide_a_copy for one in tree.unread)
     reasons = {one.path.removeprefix("pkg/"): one.why for one in tree.unread}
     assert set(reasons) == {f"{name}.py" for name in ("broken", "closed", "coded", "deep", "large", "null", "pipe")}

@@ -15,26 +15,11 @@ from shared_distributed_tools.render.shim import shim
 from shared_distributed_tools.vendor import update
 from shared_distributed_tools.vendor.state import MEANINGS
 from tests.downstream.commands import done, refused, run
-from tests.downstream.projects import PROJECTS
+from tests.downstream.projects import PROJECT, PROJECTS, TARGET
 from tests.downstream.trees import CORE, MINE, commit, committed, edit, edit_at_the_end, git, newer, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
-TARGET = PROJECTS["spear-tts"].copy
-OLD = PROJECTS["spear-tts"].files[TARGET]
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    """A project with its own copy, committed."""
-    return PROJECTS["spear-tts"].make(tmp_path, "repo")
-
-
-@pytest.fixture
-def vendored(repo: Path) -> Path:
-    """A repo with a current file, committed."""
-    vendor(repo)
-    commit(repo)
-    return repo
+OLD = PROJECT.files[TARGET]
 
 
 @pytest.fixture
@@ -43,10 +28,6 @@ def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "released").mkdir()
     monkeypatch.setattr(released, "FOLDER", tmp_path / "released")
     return tmp_path / "released"
-
-
-def vendor(repo: Path, *options: object) -> str:
-    return done("vendor", "spear-tts", repo, "--accept-edits", "--write", *options)
 
 
 def state(repo: Path) -> str:
@@ -71,28 +52,21 @@ def test_a_package_without_the_file_gets_one(repo: Path) -> None:
     assert (repo / TARGET).read_text() == render("spear-tts")
 
 
-def test_a_path_of_ones_own(repo: Path) -> None:
-    """`--path`, relative to the repo, where nothing was before."""
-    done("vendor", "spear-tts", repo, "--path", "spear_tts_pytorch/gather.py", "--write")
-    assert (repo / "spear_tts_pytorch/gather.py").read_text() == render("spear-tts")
-    assert (repo / TARGET).read_text() == OLD
-
-
 def test_which_file_has_to_be_clear(tmp_path: Path) -> None:
     """No such package, or two places: say which with --path."""
     flat = write_files(PROJECTS["flat"].make(tmp_path, "flat"), {"musiclm_pytorch/__init__.py": ""})
     assert refused(run("vendor", "mirasol", flat), "has no package for mirasol_pytorch/distributed.py; say where")
     assert refused(run("vendor", "musiclm", flat), "musiclm_pytorch/distributed.py and distributed.py; say where")
-    for command in (("vendor", "musiclm"), ("check",), ("update",)):
-        assert refused(run(*command, tmp_path / "nowhere"), "does not exist")
 
 
 def test_a_vendored_file_is_for_update(vendored: Path, tree: Path) -> None:
-    """Current: nothing to do. Otherwise `vendor` names `update`; --accept-edits renders afresh."""
+    """Current: nothing to do, in a later version too. Else `vendor` names `update`; --accept-edits renders afresh."""
+    edit(tree / "shared/distributed/pyproject.toml", 'version = "', 'version = "9')
     assert "already current" in done("vendor", "spear-tts", vendored)
+    assert "nothing to change" in done("update", vendored)
     newer(tree)
     assert refused(run("vendor", "spear-tts", vendored), "adapters update")
-    vendor(vendored)
+    done("vendor", "spear-tts", vendored, "--accept-edits", "--write")
     assert (vendored / TARGET).read_text() == render("spear-tts")
 
 
@@ -129,7 +103,7 @@ SPOILED: Edit = lambda text: text.replace("adapter spear-tts", "adapter s p e a 
 # state, whether the sources moved on, and what was done to the file
 STATES: list[tuple[str, bool, Edit]] = [
     ("current", False, str),
-    ("current", False, renumbered),  # the same body is current, whatever its version
+    ("current", False, renumbered),  # contents are compared, not versions: no downstream commit for nothing
     ("current", False, lambda text: renumbered(text, "later")),
     ("stale", True, str),
     ("edited", False, lambda text: text + MINE),
@@ -148,30 +122,18 @@ STATES: list[tuple[str, bool, Edit]] = [
 
 @pytest.mark.parametrize(("expected", "moved_on", "change"), STATES)
 def test_every_state(vendored: Path, tree: Path, expected: str, moved_on: bool, change: Edit) -> None:
-    """From the file alone, without git: exit code 0 for what is current or a shim, 1 for the rest."""
+    """From the file alone, without git: exit code 0 for what is current or a shim, 1 for the rest.
+
+    With --accept-edits an edited file is good too; one that is stale as well is not.
+    """
     (vendored / TARGET).write_text(change((vendored / TARGET).read_text()))
     if moved_on:
         newer(tree)
     (vendored / ".git").rename(vendored.parent / "no git here")
     assert state(vendored) == expected
+    is_good = expected in ("current", "shim", "edited")
+    assert run("check", vendored, "--accept-edits").exit_code == int(not is_good)
     assert {*MEANINGS, "newer", "shim"} == {one for one, _, _ in STATES}
-
-
-def test_edits_that_are_meant_can_be_accepted(vendored: Path, tree: Path) -> None:
-    """Check --accept-edits is good for an edited file, and red once it is stale as well."""
-    edit_at_the_end(vendored / TARGET)
-    assert run("check", vendored).exit_code == 1
-    assert run("check", vendored, "--accept-edits").exit_code == 0
-    newer(tree)
-    assert run("check", vendored, "--accept-edits").exit_code == 1
-
-
-def test_a_new_version_that_renders_the_same_body_is_current(vendored: Path, tree: Path) -> None:
-    """Content is compared, not versions: no downstream commit for nothing."""
-    edit(tree / "shared/distributed/pyproject.toml", 'version = "', 'version = "9')
-    assert state(vendored) == "current"
-    assert "already current" in done("vendor", "spear-tts", vendored)
-    assert "nothing to change" in done("update", vendored)
 
 
 def test_a_project_on_the_core_is_current(tmp_path: Path) -> None:
@@ -185,13 +147,10 @@ def test_a_project_on_the_core_is_current(tmp_path: Path) -> None:
 
 def test_files_are_found_wherever_they_are(vendored: Path) -> None:
     """By their header; builds, hidden folders and environments are passed over. Several repos are checked at once."""
-    inside = vendored / "lib" / "build"  # a package, and no folder of builds
-    inside.mkdir(parents=True)
-    done("vendor", "mirasol", vendored, "--path", "lib/build/gather.py", "--write")
-    for skipped in ("build", ".hidden", "env"):
-        (vendored / skipped).mkdir()
-        (vendored / skipped / "distributed.py").write_bytes((inside / "gather.py").read_bytes() + b"#")
-    (vendored / "env" / "pyvenv.cfg").touch()
+    (vendored / "lib/build").mkdir(parents=True)  # a package, and no folder of builds
+    done("vendor", "mirasol", vendored, "--path", "lib/build/gather.py", "--write")  # where nothing was before
+    skipped = {f"{folder}/distributed.py": render("mirasol") + "#" for folder in ("build", ".hidden", "env")}
+    write_files(vendored, {**skipped, "env/pyvenv.cfg": ""})
     other = PROJECTS["flat"].make(vendored.parent, "flat")
     result = run("check", "--json", vendored, other)
     found = [(one["path"], one["state"]) for one in json.loads(result.output)["files"]]
@@ -280,7 +239,9 @@ def test_a_lost_base_is_explained(vendored: Path, tree: Path, lost: str, why: st
 
 
 def test_the_base_is_found_after_a_rename(vendored: Path, tree: Path) -> None:
-    """By the hash in its header, whatever the file was called, and with the edit in the commit of the rename."""
+    """By the hash in its header, whatever the file was called, on a branch that was squashed with edit and rename."""
+    git(vendored, "branch", "squashed")
+    git(vendored, "reset", "-q", "--soft", "HEAD~1")
     git(vendored, "mv", TARGET, "spear_tts_pytorch/gather.py")
     edit_at_the_end(vendored / "spear_tts_pytorch/gather.py")
     commit(vendored)

@@ -65,11 +65,3 @@ def _load(contract: Path) -> Adapter:
 
 
 ADAPTERS = {contract.parent.name: _load(contract) for contract in sorted(root().glob("packages/*/contract.json"))}
-
-
-def adapter_named(name: str) -> Adapter:
-    """The adapter of that name; ToolError with the names there are."""
-    if name not in ADAPTERS:
-        msg = f"no adapter is called {name!r}; there are {', '.join(ADAPTERS)}"
-        raise ToolError(msg)
-    return ADAPTERS[name]

@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from ..render import rendered_parts
+from ..render import render
 from ..repo.uses import find_uses
 from ..terminal import REPO, echo, one_line, print_table
 from .proof import UNCHANGED, File
@@ -56,7 +56,7 @@ def _as_json(project: Project, files: list[File], risks: list[Risk]) -> dict[str
         "sites": [{**row.site._asdict(), "core": row.core} for file in files for row in file.rows],
         "risks": [risk._asdict() for risk in risks],
         "pull_request": "\n".join(_pull_request(project, files, risks)),
-        "unread": [{"path": one.path, "why": one.why} for one in project.tree.unread],
+        "unread": [one._asdict() for one in project.tree.unread],
     }
 
 
@@ -65,8 +65,7 @@ def _pull_request(project: Project, files: list[File], risks: list[Risk]) -> lis
     adapter = project.adapter
     if project.stage != ORIGINAL or adapter is None:
         return []
-    header, body = rendered_parts(adapter.name)
-    old, new = len((project.tree.content(project.copy) or b"").splitlines()), len((header.encode() + body).splitlines())
+    old, new = len((project.tree.content(project.copy) or b"").splitlines()), len(render(adapter.name).splitlines())
     uses = sum(len(file.uses) for file in files)
     undefined = project.finding.undefined if project.finding else ()
     summed = [risk for risk in risks if risk.text.startswith("summed")]

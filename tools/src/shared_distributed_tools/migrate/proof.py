@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 from ..catalog import CORE, CORE_FOLDER, Adapter, root
 from ..render.verify import undefined_names
-from ..repo.tree import Source
-from ..repo.uses import Site, Use, class_of, is_of_self, position, scope_of
+from ..repo.tree import Function, Scope
+from ..repo.uses import Site, Use, is_of_self, position
+from ..scan.fingerprint import imported_names
 
 UNCHANGED, BY_HAND = "unchanged", "by hand: "
 LACKING = frozenset({"is_distributed", "all_reduce_grads"})  # attributes of an old AllGather that the core's lacks
@@ -40,7 +41,6 @@ _KEEP = "keep it in a variable of the function that calls it, or in `self`"
 _WRITE_OUT = "write the arguments out: dim, sizes in a variable, grad='sum' or 'local'"
 _SIZES = "sizes are a tuple of ints in the core, never None: list(sizes), sum(sizes), torch.tensor(sizes)"
 _LAYOUT = "its layout cannot be edited safely; put each use on a line of its own"
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Row(NamedTuple):
@@ -101,11 +101,12 @@ def _movable_names(adapter: Adapter) -> set[str]:
 class File:
     """One file that uses the copy. Each question about a place is answered with code for it, or with "unchanged"."""
 
-    def __init__(self, source: Source, uses: list[Use], adapter: Adapter) -> None:
-        self.source, self.tree, self.uses, self.adapter = source, source.tree, uses, adapter
+    def __init__(self, uses: list[Use], adapter: Adapter) -> None:
+        self.uses, self.adapter, self.source = uses, adapter, uses[0].source
+        self.tree = self.source.tree
         self.rows: list[Row] = []
         self.holders: dict[str, set[str]] = {}  # `self.` attributes with a gather: their classes
-        self._encoded = source.text.encode()  # ast counts columns in UTF-8
+        self._encoded = self.source.text.encode()  # ast counts columns in UTF-8
         self._starts = [0, *accumulate(map(len, self._encoded.splitlines(keepends=True)))]  # of the lines in it
         self._counts, self._movable = _bindings(self.tree), _movable_names(adapter)
         self._asks = False  # whether the file comes to need `is_distributed`
@@ -242,8 +243,8 @@ class File:
 
     def _keep(self, target: ast.expr) -> None:
         """By hand, unless a gather can be followed from here to its calls."""
-        function, own = scope_of(self.source, target), class_of(self.source, target)
-        if isinstance(target, ast.Name) and isinstance(function, _Function):
+        function, own = self.source.nearest(target, Scope), self.source.nearest(target, ast.ClassDef)
+        if isinstance(target, ast.Name) and isinstance(function, Function):
             _need(_bindings(function)[target.id] == 1, f"`{target.id}` is bound again in this function")
         elif is_of_self(target) and isinstance(own, ast.ClassDef) and function in own.body:
             self.holders.setdefault(target.attr, set()).add(own.name)
@@ -272,7 +273,7 @@ class File:
 
     def _unpack(self, node: ast.Call) -> None:
         """By hand, unless it is known where the sizes go."""
-        function = scope_of(self.source, node)
+        function = self.source.nearest(node, Scope)
         match self.source.parents[node]:
             case ast.Subscript(slice=ast.Constant(value=0), ctx=ast.Load()):
                 pass
@@ -281,7 +282,7 @@ class File:
             case ast.Assign(targets=[ast.Tuple(elts=[_, ast.Name(id="_")])]):
                 _need(not _reads(self.tree, "_"), "`_` is read in this file: give the sizes a name")
             case ast.Assign(targets=[ast.Tuple(elts=[_, ast.Name(id=name)])]):
-                is_own = isinstance(function, _Function) and _bindings(function)[name] == 1
+                is_own = isinstance(function, Function) and _bindings(function)[name] == 1
                 _need(is_own, f"`{name}` has to be bound once, in a function: give the sizes a name of their own")
                 self._sizes += _reads(function, name)
             case _:
@@ -292,10 +293,10 @@ class File:
         is_loop = any(isinstance(one, ast.For | ast.AsyncFor | ast.While) for one in self.source.around(node))
         is_shared = any(isinstance(one, ast.Global | ast.Nonlocal) for one in ast.walk(function))
         reads = _reads(function, name)
-        is_here = isinstance(function, _Function) and all(scope_of(self.source, one) is function for one in reads)
+        is_here = isinstance(function, Function) and all(self.source.nearest(one, Scope) is function for one in reads)
         later = [self.source.parents[one] for one in reads if position(one) > position(node)[2:]]
-        torchs = {name for one in self.source.imports if getattr(one, "module", "") == "torch" for name in _bound(one)}
-        is_einsum = "einsum" in torchs and self._counts["einsum"] == 1 and not self._counts["map"]
+        is_torchs = imported_names(self.tree).get("einsum") == "torch.einsum" and self._counts["einsum"] == 1
+        is_einsum = is_torchs and not self._counts["map"]
         others = [one for one in later if not (isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult))]
         is_raised = all(is_einsum and _EINSUM.fullmatch(ast.unparse(self.source.parents[one])) for one in others)
         return is_here and not is_loop and not is_shared and bool(later) and is_raised
@@ -332,7 +333,7 @@ class File:
             case ast.Attribute(attr=name):
                 return name in _WALKS and bool(self.holders)
             case ast.arg(arg="self") | ast.Name(id="self", ctx=ast.Store()) if self.holders:
-                around = self.source.parents.get(scope_of(self.source, node))
+                around = self.source.parents.get(self.source.nearest(node, Scope))
                 return not (isinstance(node, ast.arg) and isinstance(around, ast.ClassDef))
         return False
 

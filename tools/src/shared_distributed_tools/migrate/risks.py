@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..catalog import Adapter
+from ..repo.tree import Function
 from ..repo.uses import Use, position
 
 _COLLECTIVES = frozenset({"all_gather_variable_dim", "all_gather_same_dim", "gather_sizes"})
@@ -27,7 +28,6 @@ _ABOUT_GRADIENT = (
     "local gradient: rows get only their own rank's gradient, where a loss over gathered rows under DDP needs the sum. "
     "To have it, write {}; and if the loss is multiplied by world_size to make up for it, drop that factor"
 )
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Joins = ast.BinOp | ast.Subscript | ast.Call | ast.Compare  # where values meet
 
 
@@ -78,7 +78,7 @@ def _pair_as_tensor(use: Use) -> str:
             name = "x"
         case ast.Assign(targets=[ast.Name(id=name)]):
             apart = re.compile(rf"\b{name}\[-?\d+\]|, \w+\)? = {name}$", re.MULTILINE)  # unpacked or indexed later
-            if apart.search(ast.unparse(_function_around(use))):
+            if apart.search(ast.unparse(use.source.nearest(use.node, Function))):
                 return ""
         case _:
             return ""
@@ -105,7 +105,7 @@ def _which_gradient(use: Use, adapter: Adapter, is_original: bool) -> str:
 
 def _random_branch(use: Use) -> str:
     """A collective that some ranks enter and others do not: they wait for each other."""
-    nodes = list(ast.walk(_function_around(use)))
+    nodes = list(ast.walk(use.source.nearest(use.node, Function)))
     drawn: dict[str, int] = {}
     for node in nodes:
         if isinstance(node, ast.Assign):
@@ -133,11 +133,6 @@ def _draw(node: ast.expr, drawn: dict[str, int]) -> int:
     return next(iter([*lines, *(drawn[name] for name in sorted(_names(node) & set(drawn)))]), 0)
 
 
-def _function_around(use: Use) -> ast.AST:
-    """The function that a use stands in; else its file."""
-    return next((one for one in use.source.around(use.node) if isinstance(one, _Function)), use.source.tree)
-
-
 def _names(node: ast.AST) -> set[str]:
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
@@ -147,8 +142,8 @@ def _names(node: ast.AST) -> set[str]:
 
 def _local_on_gathered(use: Use, calls: set[ast.AST]) -> Iterator[tuple[int, str]]:
     """A mask, label or index of this rank's rows, applied to rows of all ranks: the lines where they meet, and why."""
-    function = _function_around(use)
-    if not isinstance(function, _Function):
+    function = use.source.nearest(use.node, Function)
+    if not isinstance(function, Function):
         return
     names = [one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)]
     kinds = {name: "count" if _SIZE.search(name) else "local" for name in names}  # see `_kind`

@@ -12,10 +12,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..catalog import ADAPTERS, CORE, CORE_DISTRIBUTION, Adapter, adapter_named
+from ..catalog import ADAPTERS, CORE, CORE_DISTRIBUTION, Adapter
 from ..errors import RefusalError
 from ..render.released import is_released
-from ..render.shim import shim
+from ..render.shim import shim, shim_of
 from ..render.sources import version
 from ..repo.changes import Change
 from ..repo.dependencies import added, is_listed, name_in
@@ -24,10 +24,10 @@ from ..repo.git import Checkout
 from ..repo.tree import Tree
 from ..repo.uses import find_uses
 from ..scan.survey import Finding, find_copy
-from ..vendor.content import afresh, refuse_edits, refuse_missing_names
+from ..vendor.content import afresh, refuse_losses
 from ..vendor.state import Vendored, find, inspect, is_kept, places
 from .proof import BY_HAND
-from .to_core import look_at_files, mentions, moved, texts_of
+from .to_core import look_at_files, mentions, texts_of
 
 ORIGINAL, VENDORED, PACKAGE, CORE_STAGE = "original", "vendored", "package", "core"
 STAGES = (ORIGINAL, VENDORED, PACKAGE, CORE_STAGE)
@@ -67,7 +67,7 @@ class Project:
 
     def inspected(self) -> Vendored:
         """The copy's file as it is."""
-        return inspect(self.repo, self.repo / self.copy)
+        return inspect(self.repo, self.copy)
 
 
 def look_at(repo: Path, path: str | None = None) -> Project:
@@ -77,7 +77,8 @@ def look_at(repo: Path, path: str | None = None) -> Project:
     ours = {seen.path: seen for seen in find(repo, tree) if seen.state != "original" and path in (None, seen.path)}
     if ours:
         seen = ours[_only(ours)]
-        project = Project(repo, tree, PACKAGE if seen.state == "shim" else VENDORED, seen.path, seen.adapter)
+        adapter = ADAPTERS.get(seen.header.adapter) if seen.header else shim_of(seen.raw or b"")
+        project = Project(repo, tree, PACKAGE if seen.state == "shim" else VENDORED, seen.path, adapter)
         on_core, left = files_on_core(project)
         return replace(project, stage=CORE_STAGE) if on_core and not left else project
     files = [file for file in tree.files if (is_kept(file) if path is None else file == path)]
@@ -91,7 +92,7 @@ def look_at(repo: Path, path: str | None = None) -> Project:
     }
     if copies:
         copy = _only(copies)
-        return Project(repo, tree, ORIGINAL, copy, adapter_named(copies[copy]), findings.get(copy))
+        return Project(repo, tree, ORIGINAL, copy, ADAPTERS[copies[copy]], findings.get(copy))
     if not findings and path is None and importing_core(tree):
         return Project(repo, tree, CORE_STAGE)
     raise _without_a_copy(list(findings.values()), f"{path} in {repo}" if path else str(repo))
@@ -155,10 +156,9 @@ def step_to(project: Project, stage: str, requirements: Sequence[str], accept_ed
     if remove_module and stage != CORE_STAGE:
         raise RefusalError("--remove-module belongs to --to core")
     adapter, seen = project.ready(), project.inspected()
-    refuse_missing_names(project.tree, seen.path, adapter)
+    refuse_losses(project.tree, seen, adapter, accept_edits=accept_edits)
     if stage == VENDORED:
-        return [afresh(seen, adapter, accept_edits=accept_edits)], f"{seen.path} vendored from shared-distributed", []
-    refuse_edits(seen, adapter, accept_edits=accept_edits)
+        return *afresh(seen, adapter), []
     step: Step = ([], f"{seen.path} replaced by {adapter.distribution}", [])
     changes, message, to_do = _to_core(project, adapter, seen, remove_module) if stage == CORE_STAGE else step
     needed = [CORE_DISTRIBUTION] if stage == CORE_STAGE else []
@@ -194,10 +194,10 @@ def _to_core(project: Project, adapter: Adapter, seen: Vendored, remove_module: 
         names = ", ".join(absent[:5])
         msg = f"a sparse checkout leaves out {names}; `git sparse-checkout disable` brings back what has to be seen"
         raise RefusalError(msg)
-    tracked = {path for path, _ in texts_of(tree, (".py", ".pyw"))}
-    files = [file for file in look_at_files(tree, uses, adapter) if file.source.path in tracked]
+    files = [file for file in look_at_files(tree, uses, adapter) if file.source.path in tree.tracked]
     proven = [file for file in files if file.is_proven]
-    changes = [Change(file.source.path, tree.content(file.source.path), moved(tree, file)) for file in proven]
+    sources = [(file.source, file.result) for file in proven]
+    changes = [Change(one.path, tree.content(one.path), result.encode(one.encoding)) for one, result in sources]
     left = [f"{file.source.path} stays: {file.stays}" for file in files if file.stays]
     for row in [row for file in files for row in file.rows if row.is_by_hand]:
         left += [f"{row.site.path}:{row.site.line}: {row.site.text}", f"    {row.core.removeprefix(BY_HAND)}"]

@@ -2,15 +2,13 @@
 """Which files can move to the core. The adapter and the core work side by side, so each file moves by itself."""
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
 
 from ..catalog import Adapter
 from ..repo.files import UnreadableError, read
-from ..repo.git import Checkout
 from ..repo.tree import Tree
 from ..repo.uses import Use, is_of_self, module_path
 from .proof import LACKING, File
@@ -20,9 +18,7 @@ _PYTHON = (".py", ".pyw", ".pyi", ".ipynb", ".toml", ".cfg")  # where a name tha
 
 def look_at_files(tree: Tree, uses: Sequence[Use], adapter: Adapter) -> list[File]:
     """Every file that uses the copy, with what each use becomes, and why it stays where it does."""
-    paths = dict.fromkeys(use.source.path for use in uses)
-    own = [[use for use in uses if use.source.path == path] for path in paths]
-    files = [File(some[0].source, some, adapter) for some in own]
+    files = [File(list(own), adapter) for _, own in groupby(uses, key=lambda use: use.source.path)]
     proven = [file for file in files if file.is_proven]
     blocking = [place for file in files if not file.is_proven for place in _other_ways(file)]
     texts = dict(texts_of(tree, _PYTHON)) if proven else {}
@@ -38,22 +34,13 @@ def look_at_files(tree: Tree, uses: Sequence[Use], adapter: Adapter) -> list[Fil
     return files
 
 
-def moved(tree: Tree, file: File) -> bytes:
-    """A file on the core, in its own encoding."""
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(tree.content(file.source.path) or b"").readline)
-    return file.result.encode(encoding)
-
-
 def texts_of(tree: Tree, suffixes: tuple[str, ...] = ("",)) -> Iterator[tuple[str, str]]:
     """Every file that git tracks in a folder, or whose name ends so; without git, the Python files."""
-    checkout = Checkout.around(tree.root)
-    paths = checkout.tracked() if checkout else [tree.root / path for path in tree.files]
-    for path in paths:
-        if path.is_relative_to(tree.root) and path.name.endswith(suffixes) and not path.is_symlink():
-            name = path.relative_to(tree.root).as_posix()
+    for name in tree.tracked:
+        if name.endswith(suffixes) and not (tree.root / name).is_symlink():
             with suppress(UnreadableError):  # a submodule, or data
                 # the tree also has what a sparse checkout leaves out
-                content = tree.content(name) if name in tree.absent else read(path)
+                content = tree.content(name) if name in tree.absent else read(tree.root / name)
                 yield name, (content or b"").decode(errors="replace")
 
 

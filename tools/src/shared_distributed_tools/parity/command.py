@@ -13,7 +13,7 @@ from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..catalog import ADAPTERS, adapter_named
+from ..catalog import ADAPTERS
 from ..terminal import echo, print_table, progress
 
 _EXAMPLES = 3  # of one kind of difference; the rest is in the JSON
@@ -48,7 +48,7 @@ def command(ctx: click.Context, file: Path, adapter: str, world_size: tuple[int,
 
     echo(f"parity runs {file}, in child processes", err=True)
     with progress(MofNCompleteColumn(), TimeElapsedColumn()) as report_progress:
-        report = compare(file, adapter_named(adapter), world_size, report_progress)
+        report = compare(file, ADAPTERS[adapter], world_size, report_progress)
     exit_code = int(report["counts"]["different"] > 0)
     if is_json:
         click.echo(json.dumps({**report, "exit_code": exit_code}, indent=2))

@@ -10,7 +10,7 @@ shim       what stands in the old place once the code is installed
 command    `adapters render`
 """
 
-from ..catalog import adapter_named
+from ..catalog import ADAPTERS
 from .bundle import bundle
 from .header import Header, hash_of
 from .sources import load, revision, version
@@ -24,6 +24,5 @@ def render(name: str) -> str:
 
 def rendered_parts(name: str) -> tuple[Header, bytes]:
     """The file's header and body."""
-    adapter = adapter_named(name)
-    body = bundle(*load(adapter), adapter.distribution).encode()
+    body = bundle(*load(ADAPTERS[name]), ADAPTERS[name].distribution).encode()
     return Header(name, version(), revision(), hash_of(body)), body

@@ -99,14 +99,10 @@ class Checkout:
         pairs = zip(words[1::3], words[2::3], strict=True)
         return next((f"{name}={value}" for name, value in pairs if value not in ("unspecified", "unset")), "")
 
-    def absent(self, folder: Path) -> dict[str, str]:
-        """The files below a folder that a sparse checkout leaves out, by their path there, with their ids."""
-        listed = ((entry.split(), self.root / name) for entry, name in self._index(folder))
-        return {path.relative_to(folder).as_posix(): entry[2].decode() for entry, path in listed if entry[0] == b"S"}
-
-    def tracked(self) -> list[Path]:
-        """Every file that the index lists."""
-        return [self.root / os.fsdecode(name) for name in self._ask("ls-files", "-z").split(b"\0") if name]
+    def listed(self, folder: Path) -> dict[str, tuple[str, bool]]:
+        """The index below a folder: each path there, with its id and whether a sparse checkout leaves it out."""
+        found = ((entry.split(), self.root / name) for entry, name in self._index(folder))
+        return {path.relative_to(folder).as_posix(): (entry[2].decode(), entry[0] == b"S") for entry, path in found}
 
     def blobs_with(self, text: str) -> Iterator[bytes]:
         """Every version of a file, on any branch, that brought or took away a text; the newest first."""

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import UnionType
 from typing import NamedTuple
 
 from .files import UnreadableError, read
@@ -32,6 +33,8 @@ _NEVER = frozenset(
 )
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _SLOW = frozenset({"punycode", "idna"})  # codings that take minutes for a large file, and that no source has
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Scope = Function | ast.Lambda | ast.ClassDef
 
 
 class Unread(NamedTuple):
@@ -49,6 +52,7 @@ class Source:
     path: str
     text: str
     tree: ast.Module
+    encoding: str
 
     @cached_property
     def lines(self) -> list[str]:
@@ -73,6 +77,10 @@ class Source:
             node = self.parents[node]
             yield node
 
+    def nearest(self, node: ast.AST, kinds: type[ast.AST] | UnionType) -> ast.AST:
+        """The innermost node of some kinds that a node stands in; the module where there is none."""
+        return next((one for one in self.around(node) if isinstance(one, kinds)), self.tree)
+
 
 class Tree:
     """The Python files below a folder; or one file, whatever its name.
@@ -80,7 +88,7 @@ class Tree:
     Left out are caches, what version control keeps, and installed packages, unless the folder is one of these itself.
     Links are not followed: what they lead to is looked at where it lies, if that is here.
 
-    checkout: where to read the files that a sparse checkout leaves out.
+    checkout: says what git tracks, and has the files that a sparse checkout leaves out.
     """
 
     def __init__(self, root: Path, checkout: Checkout | None = None) -> None:
@@ -88,9 +96,11 @@ class Tree:
         self._unread: dict[str, Unread] = {}
         self._kept: dict[str, Source | None] = {}
         self._checkout = checkout
-        self.absent: dict[str, str] = checkout.absent(root) if checkout else {}  # of whatever kind, with their ids
+        listed = checkout.listed(root) if checkout else {}
+        self.absent = {path: id_ for path, (id_, is_absent) in listed.items() if is_absent}  # of whatever kind
         absent = [path for path in self.absent if path.endswith(_SUFFIXES)]
         self.files: list[str] = sorted({*self._walk(), *absent}) if root.is_dir() else [root.name]
+        self.tracked = [*listed] if checkout else self.files  # of whatever kind; without git, the Python files
 
     @property
     def unread(self) -> list[Unread]:
@@ -161,7 +171,7 @@ class Tree:
             text = content.decode(encoding)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about escapes and `is` with literals: not ours to say
-                return Source(path, text, ast.parse(text, path))
+                return Source(path, text, ast.parse(text, path), encoding)
         except (RecursionError, MemoryError):
             self.give_up(path, "nested too deeply")
         except (SyntaxError, ValueError, LookupError) as error:  # ValueError: null bytes; LookupError: no such encoding

@@ -17,9 +17,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
-from .tree import Source, Tree
-
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.Module)
+from .tree import Scope, Source, Tree
 
 
 class Site(NamedTuple):
@@ -99,16 +97,6 @@ def module_path(path: str) -> str:
 def position(node: ast.AST) -> tuple[int, ...]:
     """Where a node begins and ends."""
     return tuple(getattr(node, field, 0) or 0 for field in ("lineno", "col_offset", "end_lineno", "end_col_offset"))
-
-
-def scope_of(source: Source, node: ast.AST) -> ast.AST:
-    """The function, class or module that a node stands in."""
-    return next((one for one in source.around(node) if isinstance(one, _SCOPES)), source.tree)
-
-
-def class_of(source: Source, node: ast.AST) -> ast.AST:
-    """The class that a node stands in; the module where there is none."""
-    return next((one for one in source.around(node) if isinstance(one, ast.ClassDef)), source.tree)
 
 
 def is_of_self(node: ast.AST) -> TypeGuard[ast.Attribute]:
@@ -228,9 +216,9 @@ class _File:
         targets = getattr(around, "targets", [getattr(around, "target", None)])
         for target in targets if isinstance(around, ast.Assign | ast.AnnAssign | ast.NamedExpr) else ():
             if isinstance(target, ast.Name):
-                self.built[scope_of(self.source, target), target.id] = call
+                self.built[self.source.nearest(target, Scope), target.id] = call
             elif is_of_self(target):
-                self.built[class_of(self.source, target), f"self.{target.attr}"] = call
+                self.built[self.source.nearest(target, ast.ClassDef), f"self.{target.attr}"] = call
 
     def _object(self, node: ast.AST) -> ast.Call | None:
         """The call that built the object that an expression is."""
@@ -240,7 +228,7 @@ class _File:
         if isinstance(node, ast.Name) and self.built:
             keys = [(one, node.id) for one in self.source.around(node)]
         elif is_of_self(node):
-            keys = [(class_of(self.source, node), name) for name in (f"self.{node.attr}", node.attr)]
+            keys = [(self.source.nearest(node, ast.ClassDef), name) for name in (f"self.{node.attr}", node.attr)]
         return next((self.built[key] for key in keys if key in self.built), None)
 
     def _use(self, node: ast.AST) -> Iterator[Use]:

@@ -30,7 +30,7 @@ def command(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
     copies = [finding for finding in survey.findings if finding.kind != "vendored"]
     exit_code = 2 if any(unread.may_hide_a_copy for unread in survey.unread) else int(bool(copies))
     if as_json:
-        unread = [{"path": one.path, "why": one.why} for one in survey.unread]
+        unread = [one._asdict() for one in survey.unread]
         found = {"findings": [_as_json(finding) for finding in survey.findings], "unread": unread}
         click.echo(json.dumps({**found, "files": survey.files, "exit_code": exit_code}, indent=2))
     else:

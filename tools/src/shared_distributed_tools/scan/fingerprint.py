@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import ToolError
+from ..repo.tree import Function
 
 KNOWN = Path(__file__).with_name("known.json")
 _PACKAGES = ("torch", "einops", "functools")  # whose names mean the same in every file; hashes depend on this list
 _USUAL = {"F": "torch.nn.functional"}  # what a name is taken for in a file that forgot to import it
 _LOCAL = re.compile("\0([^\0]+)\0")
 _IGNORED = frozenset({"annotation", "ctx", "kind", "returns", "simple", "type_comment", "type_params"})
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-Node = _Function | ast.ClassDef | ast.Assign
+Node = Function | ast.ClassDef | ast.Assign
 
 
 class Known(NamedTuple):
@@ -66,7 +66,7 @@ def _named(statements: Iterable[ast.AST]) -> Iterator[tuple[str, Node]]:
 def _definition(name: str, node: Node, names: dict[str, str]) -> Definition:
     names = {**names, **{local: f"\0{local}\0" for local in _locals(node)}}
     lines, heads = zip(*_heads(node, names), strict=True)
-    least = 10 if isinstance(node, _Function) else 8 if is_autograd_function(node, names) else len(heads) + 1
+    least = 10 if isinstance(node, Function) else 8 if is_autograd_function(node, names) else len(heads) + 1
     known = Known(
         _hash("\n".join(heads)), len(heads) >= least and gathers(node), " ".join(_hash(one)[:8] for one in heads)
     )
@@ -120,7 +120,7 @@ def _heads(node: ast.AST, names: dict[str, str], place: str = "") -> Iterator[tu
 
 
 def _locals(node: ast.AST) -> set[str]:
-    functions = [one for one in ast.walk(node) if isinstance(one, _Function)]
+    functions = [one for one in ast.walk(node) if isinstance(one, Function)]
     inside = [one for function in functions for one in ast.walk(function)]
     stored = {one.id for one in inside if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
     declared = {name for one in inside if isinstance(one, ast.Global | ast.Nonlocal) for name in one.names}

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import click
 
-from ..catalog import ADAPTERS, adapter_named
+from ..catalog import ADAPTERS
 from ..errors import RefusalError
 from ..repo.changes import carry_out
 from ..repo.git import Checkout
 from ..repo.tree import Tree
 from ..terminal import REPO, echo, one_line
-from .content import afresh, refuse_missing_names
+from .content import afresh, refuse_losses
 from .state import inspect, locate
 
 
@@ -23,8 +23,7 @@ from .state import inspect, locate
 @click.option("--write", is_flag=True, help="Make the change; without it, it is only shown.")
 def command(name: str, repo: Path, path: str | None, accept_edits: bool, write: bool) -> None:
     """Put the adapter NAME into REPO as one file. Shows the diff; --write makes the change, and git undoes it."""
-    adapter = adapter_named(name)
-    seen = inspect(repo, locate(repo, adapter, path))
+    seen = inspect(repo, locate(repo, ADAPTERS[name], path))
     is_this = seen.header is not None and seen.header.adapter == name
     if is_this and seen.state == "current":
         echo(one_line(f"{seen.path}: already current"), err=True)
@@ -32,6 +31,5 @@ def command(name: str, repo: Path, path: str | None, accept_edits: bool, write: 
     if is_this and not accept_edits and seen.state != "conflict":
         msg = f"{seen.path} is vendored already: {seen.meaning}. Use `adapters update {repo}`, or --accept-edits"
         raise RefusalError(msg)
-    refuse_missing_names(Tree(repo, Checkout.around(repo)), seen.path, adapter)
-    changes = [afresh(seen, adapter, accept_edits=accept_edits)]
-    carry_out(repo, changes, f"{seen.path} vendored from shared-distributed", write=write)
+    refuse_losses(Tree(repo, Checkout.around(repo)), seen, ADAPTERS[name], accept_edits=accept_edits)
+    carry_out(repo, *afresh(seen, ADAPTERS[name]), write=write)

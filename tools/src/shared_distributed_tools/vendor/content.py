@@ -3,7 +3,7 @@
 
 from ..catalog import Adapter
 from ..errors import RefusalError
-from ..render import rendered_parts
+from ..render import render, rendered_parts
 from ..render.header import hash_of, split
 from ..render.released import released
 from ..render.verify import undefined_names
@@ -12,22 +12,24 @@ from ..repo.files import like, with_lf
 from ..repo.git import merge
 from ..repo.tree import Tree
 from ..repo.uses import find_uses
-from ..scan.survey import find_copy
+from ..scan.survey import Finding, find_copy
 from .state import Vendored
 
 
-def afresh(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> Change:
-    """The rendered file in the place of another. RefusalError where that would drop edits that were not accepted."""
-    refuse_edits(seen, adapter, accept_edits=accept_edits)
-    header, body = rendered_parts(adapter.name)
-    return Change(seen.path, seen.raw, like(header.encode() + body, seen.raw))
+def afresh(seen: Vendored, adapter: Adapter) -> tuple[list[Change], str]:
+    """The rendered file in the place of another, and the message of the commit."""
+    change = Change(seen.path, seen.raw, like(render(adapter.name).encode(), seen.raw))
+    return [change], f"{seen.path} vendored from shared-distributed"
 
 
-def refuse_edits(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> None:
+def refuse_losses(tree: Tree, seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> None:
     """RefusalError if a file has something that its adapter does not have: what it is, and how to go on.
 
-    What a later release rendered is never made older, edits accepted or not.
+    What a later release rendered is never made older, edits accepted or not. Names that the tree imports from the
+    file must be the adapter's.
     """
+    copy = find_copy(tree, seen.path)
+    _refuse_missing_names(tree, seen.path, adapter, copy)
     theirs = seen.header.adapter if seen.header else adapter.name
     if seen.state == "newer":
         why = [f"{seen.path}: {seen.meaning}"]
@@ -38,16 +40,14 @@ def refuse_edits(seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> Non
     elif seen.state in ("edited", "both", "conflict"):
         why = [f"{seen.path}: {seen.meaning}. --accept-edits goes on without the edits; git keeps them in its history"]
     else:
-        why = _edits_of_copy(seen, adapter) if seen.state == "original" and seen.raw is not None else []
+        why = _edits_of_copy(seen, adapter, copy) if seen.state == "original" and seen.raw is not None else []
     if why:
         raise RefusalError(*why)
 
 
-def _edits_of_copy(seen: Vendored, adapter: Adapter) -> list[str]:
+def _edits_of_copy(seen: Vendored, adapter: Adapter, finding: Finding | None) -> list[str]:
     """What a project's own copy has that the original has not, line by line."""
-    file = seen.repo / seen.path
-    finding = find_copy(Tree(file), file.name)
-    lines = [f"nothing in it is known as the original of {adapter.name}"]
+    file, lines = seen.repo / seen.path, [f"nothing in it is known as the original of {adapter.name}"]
     if finding is not None and finding.adapter == adapter.name:
         if finding.kind == "exact":
             return []
@@ -59,15 +59,14 @@ def _edits_of_copy(seen: Vendored, adapter: Adapter) -> list[str]:
     ]
 
 
-def refuse_missing_names(tree: Tree, path: str, adapter: Adapter) -> None:
+def _refuse_missing_names(tree: Tree, path: str, adapter: Adapter, copy: Finding | None) -> None:
     """RefusalError if the tree imports from a file what its adapter does not have."""
-    found = find_copy(tree, path) if path in tree.files else None
-    uses = find_uses(tree, path, [*adapter.api, *(found.names if found else [])])
+    uses = find_uses(tree, path, [*adapter.api, *(copy.names if copy else [])])
     missing = [
         f"  {use.site.path}:{use.site.line}: {name}"
         for use in uses
         for name in (use.bound.values() if use.kind == "import" else [use.name])
-        if name.partition("/")[0] not in (*adapter.api, "", "*") and use.source.path != path
+        if name.partition("/")[0] not in (*adapter.api, "", "*")
     ]
     if missing:
         advice = f"{adapter.name} has no such name; move it to a file of your own, commit, and run this again:"

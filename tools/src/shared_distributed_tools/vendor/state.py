@@ -40,22 +40,14 @@ class Vendored:
     header: Header | None = None  # None: no header of ours, or one that cannot be read
     body: bytes = b""  # what stands below the header, with LF, whatever the file has
 
-    @property
-    def adapter(self) -> Adapter | None:
-        """Whose file or shim it is, as far as this release knows."""
-        return ADAPTERS.get(self.header.adapter) if self.header else shim_of(self.raw or b"")
-
 
 def find(repo: Path, tree: Tree) -> list[Vendored]:
     """Every vendored file and shim of a repo; where there is none, the files that an adapter would replace."""
-    ours = [path for path in tree.files if is_kept(path) and _is_ours(tree.content(path) or b"")]
+    contents = ((path, tree.content(path) or b"") for path in tree.files if is_kept(path))
+    ours = [path for path, content in contents if looks_generated(content) or shim_of(content)]
     if not ours:
         ours = [path for adapter in ADAPTERS.values() for path in places(repo, adapter)]
-    return [inspect(repo, repo / path) for path in sorted(set(ours)) if os.path.lexists(repo / path)]
-
-
-def _is_ours(content: bytes) -> bool:
-    return looks_generated(content) or shim_of(content) is not None
+    return [inspect(repo, path) for path in sorted(set(ours)) if os.path.lexists(repo / path)]
 
 
 def is_kept(path: str) -> bool:
@@ -64,9 +56,9 @@ def is_kept(path: str) -> bool:
     return folders[:1] not in (["build"], ["dist"]) and not any(folder.startswith(".") for folder in folders)
 
 
-def inspect(repo: Path, file: Path) -> Vendored:
+def inspect(repo: Path, path: str | Path) -> Vendored:
     """One file, judged by itself."""
-    file = checked(repo, file)
+    file = checked(repo, path)
     raw = read(file)
     header, body = split(with_lf(raw or b""))
     state, note = _judged(raw, header, body)
@@ -107,7 +99,7 @@ def _is_newer(theirs: str, ours: str) -> bool:
 # ------------------------------------------------------------------ where the file of an adapter goes
 
 
-def locate(repo: Path, adapter: Adapter, path: str | None) -> Path:
+def locate(repo: Path, adapter: Adapter, path: str | None) -> str:
     """The file that an adapter replaces: the one asked for, else where one of the known layouts has it."""
     if path is not None and not path.endswith(".py"):
         msg = f"{path} is not a Python module; give a path that ends in .py"
@@ -118,7 +110,7 @@ def locate(repo: Path, adapter: Adapter, path: str | None) -> Path:
         where = " and ".join(found) or f"no package for {adapter.target}{flat}"
         msg = f"{repo} has {where}; say where the file goes with --path"
         raise RefusalError(msg)
-    return checked(repo, found[0])
+    return found[0]
 
 
 def places(repo: Path, adapter: Adapter) -> list[str]:
