@@ -101,6 +101,12 @@ def readmes_losses(subject: str) -> list[float]:
     return list(torch.autograd.grad(first.square().sum(), x)[0].tolist())
 
 
+def derivatives_or_zeros(loss: Tensor, xs: list[Tensor]) -> list[Tensor]:
+    """The loss's derivatives; zeros for what it does not depend on. torch 2.0 has no `materialize_grads`."""
+    found = torch.autograd.grad(loss, xs, create_graph=True, allow_unused=True)
+    return [torch.zeros_like(x, requires_grad=True) if d is None else d for x, d in zip(xs, found, strict=True)]
+
+
 def derivatives_in_a_container(kinds: list[list[str]], sizes: Sizes) -> list[list[Tensor]]:
     """Two tensors gathered together; each rank's loss looks at one of them, by turns."""
     rank = dist.get_rank()
@@ -109,7 +115,7 @@ def derivatives_in_a_container(kinds: list[list[str]], sizes: Sizes) -> list[lis
     derivatives, found = list(gathered), []
     for order, kind in enumerate(kinds):
         loss = curve(rank, kind[rank], derivatives[(rank + order) % 2])
-        derivatives = list(torch.autograd.grad(loss, xs, create_graph=True, materialize_grads=True))
+        derivatives = derivatives_or_zeros(loss, xs)
         found.append([d.detach() for d in derivatives])
     return found
 

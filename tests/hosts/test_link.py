@@ -15,8 +15,8 @@ from tests.support.hosts import host_by_rank
 from .network import Network
 from .torchrun import TorchrunWorld
 
-# rows by rank; the first is small, and goes to each rank directly; in a sum of rows as uneven as the second's, even
-# shares travel instead, of which no host's part is exactly its rows'
+# rows by rank; the first is small, but too large to go through the first rank, and goes to each rank directly; in a sum
+# of rows as uneven as the second's, even shares travel instead, of which no host's part is exactly its rows'
 SMALL, SKEWED, MILD = (40, 3, 0, 9), (6000, 30, 0, 900), (3000, 2000, 0, 3000)
 WIDTH, ROW = 256, 256 * 4  # columns, and bytes
 

@@ -133,7 +133,7 @@ def test_links_in_the_documents_lead_somewhere() -> None:
 
 def test_the_site_has_the_pages_and_its_links_lead_somewhere(tmp_path: Path) -> None:
     """Each page beside the API reference. Links among pages reach a heading, all others a file of the checkout."""
-    pytest.importorskip("pdoc", reason="pdoc builds the site")
+    pytest.importorskip("pdoc", reason="pdoc, which builds the site, is not installed")
     from website import build
 
     build(tmp_path, "shared_distributed")
