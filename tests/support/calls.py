@@ -47,13 +47,13 @@ def make_tensor(spec: dict[str, Any]) -> Any:
 
 
 def distributed_tensor(x: torch.Tensor) -> Any:
-    """A DTensor over the whole world, made by this rank alone."""
+    """A DTensor around this rank's part; nobody else is asked."""
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor, Replicate
+    from torch.distributed.tensor import DTensor, Shard
 
-    # no group of this rank's own: torch 2.15 counts it; the next group then has another name here than elsewhere
-    mesh = DeviceMesh.from_group(dist.group.WORLD, "cpu")
-    return DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+    # without a group: torch 2.15 counts one that this rank makes alone, and the next group of all ranks would hang
+    mesh = DeviceMesh("cpu", [dist.get_rank()], _init_backend=False)
+    return DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
 
 
 def usable_after(outcome: Outcome) -> Outcome:
