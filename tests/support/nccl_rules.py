@@ -142,7 +142,8 @@ class NcclRules(dist.ProcessGroup):
 
         def deliver() -> None:
             for part, block in zip(parts, staged, strict=True):
-                part.copy_(block.view(part.dtype).view(part.shape))
+                with torch.inference_mode(part.is_inference()):  # as where the call started
+                    part.copy_(block.view(part.dtype).view(part.shape))
 
         return Started(works, deliver)
 

@@ -108,7 +108,7 @@ class FastCall(_Call):
                 raise TypeError("torch.func and forward mode do not go through a gather: use torch.autograd.grad")
             _check_copies(x.dtype)
             if type(x) not in (Tensor, Parameter):
-                x.new_empty(0).copy_(x.detach().flatten()[:0])  # raises for a subclass that cannot be gathered
+                x.new_empty(0).copy_(x.detach().flatten().narrow(0, 0, 0))  # raises for what cannot be gathered
             words.append(text.removeprefix(f"{op} of "))
             found.append(size)
         if len(set(found)) != 1:

@@ -70,8 +70,8 @@ def all_gather_same_dim(t: Tensor) -> list[Tensor]:
 
 def gather_sizes(t: Tensor, *, dim: int) -> Tensor:
     """Every rank's size along `dim`; the ranks may differ in all else."""
-    usable = _has_shape(t) and isinstance(dim, int) and -t.ndim <= dim < t.ndim  # if not, every rank hears
-    rows = torch.empty((t.shape[dim], 0), dtype=torch.uint8, device=t.device) if usable else t
+    usable = _has_shape(t) and not isinstance(dim, float) and any(dim == i for i in range(-t.ndim, t.ndim))
+    rows = torch.empty((t.shape[dim], 0), dtype=torch.uint8, device=t.device) if usable else t  # all hear of it
     return _long_tensor(_Call(0 if usable else dim, None).agree("gather_sizes", rows)[0].sizes, t.device)
 
 
