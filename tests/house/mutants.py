@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("packages", "pyproject.toml", "shared", "tests", "tools")
+COPIED = ("README.md", "packages", "pyproject.toml", "shared", "tests", "tools")
 WORLDS = ("--world-size=1", "--world-size=3")  # enough to see a defect, and quicker than all
 LIMIT = 900  # seconds for the tests of one defect; one that they hang on is seen too
 
@@ -38,7 +38,8 @@ def mutants() -> Iterator[Mutant]:
     import tomllib  # here, since Python 3.10 has none
 
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
-    for file, group in table.items():
+    for name, group in table.items():
+        file = name.partition(" ")[0]  # one file may stand there twice, for other tests
         tests = [*group["tests"], *(["--vendored"] if group.get("vendored") else [])]
         for old, new, *excuse in group["edits"]:
             yield Mutant(file, old, new, tests, *excuse)
@@ -49,19 +50,25 @@ def is_seen(mutant: Mutant, folder: Path) -> bool:
     file = folder / mutant.file
     sound = file.read_text()
     assert sound.count(mutant.old) == 1, f"{sound.count(mutant.old)} times in its file: {mutant}"
+    file.write_text(sound.replace(mutant.old, mutant.new))
+    try:
+        return not passes(mutant.tests, folder)
+    finally:
+        file.write_text(sound)
+
+
+def passes(tests: list[str], folder: Path) -> bool:
+    """Whether these tests pass with the sources as they are in `folder`."""
     sources = [str(path) for path in (folder / "shared/distributed/src", *folder.glob("packages/*/src"))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sources, str(folder / "tools/src")])}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *WORLDS, *mutant.tests]
-    file.write_text(sound.replace(mutant.old, mutant.new))
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *WORLDS, *tests]
     try:
         ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT)
     except subprocess.TimeoutExpired:
-        return True
-    finally:
-        file.write_text(sound)
+        return False
     if ran.returncode not in (0, 1, 2):  # 2: a test module could not be imported any more
-        sys.exit(f"pytest could not run for {mutant}\n{ran.stdout}{ran.stderr}")
-    return ran.returncode != 0
+        sys.exit(f"pytest could not run {tests}\n{ran.stdout}{ran.stderr}")
+    return ran.returncode == 0
 
 
 def main() -> None:
@@ -73,6 +80,9 @@ def main() -> None:
         for entry in COPIED:
             copy = shutil.copytree if (ROOT / entry).is_dir() else shutil.copy
             copy(ROOT / entry, folder / entry)
+        for tests in {tuple(mutant.tests): mutant.tests for mutant in chosen}.values():
+            if not passes(tests, folder):  # then they would "see" any defect
+                sys.exit(f"these fail without a defect: {tests}")
         for number, mutant in enumerate(chosen, 1):
             start = time.monotonic()
             seen = is_seen(mutant, folder)
