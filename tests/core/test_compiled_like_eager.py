@@ -56,7 +56,14 @@ def helped(ranks: list[int], name: str) -> Any:
     rank = dist.get_rank()
     if name == "gather_sizes":
         t = torch.ones(3, rank + 1, device=device())
-        return compiled_on(ranks, lambda t: core.gather_sizes(t, dim=-1))(t)
+        x = torch.ones(3, 2, device=device(), requires_grad=True)
+
+        def both(t: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            own = core.reduce_scatter(x, sizes=[1, 2])
+            return own, core.gather_sizes(t, dim=-1)
+
+        own, sizes = compiled_on(ranks, both)(t, x)
+        return sizes, torch.autograd.grad((own * (rank + 1)).sum(), x)[0]
     t = values(rank, () if name == "0-d" else (2, 3), "float32").to(device())
     return compiled_on(ranks, core.all_gather_same_dim)(t)
 
@@ -167,8 +174,10 @@ def test_all_gather_same_dim_compiles(name: str, ranks: list[int], backend: str,
 
 @WHO
 def test_gather_sizes_compiles(ranks: list[int], backend: str, worlds: Worlds) -> None:
-    """Along a negative dim."""
-    assert [sizes.tolist() for sizes in worlds.get(backend, 2).run(helped, ranks, "gather_sizes")] == [[1, 2]] * 2
+    """Along a negative dim; and what came with these sizes is not taken for what a backward gathers later."""
+    for sizes, gradient_of_sum in worlds.get(backend, 2).run(helped, ranks, "gather_sizes"):
+        assert sizes.tolist() == [1, 2]
+        assert gradient_of_sum.tolist() == [[1.0, 1.0], [2.0, 2.0], [2.0, 2.0]]
 
 
 def test_dynamic_shapes(backend: str, worlds: Worlds) -> None:

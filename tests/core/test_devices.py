@@ -18,12 +18,23 @@ import torch.distributed as dist
 
 import shared_distributed._agree as agree
 import shared_distributed._fast as fast
+import shared_distributed._headers as headers
 from tests.support import Worlds
 from tests.support.gather import run_cases
 from tests.support.oracle import Case, gathered, gradient, same
 
 
-@pytest.mark.parametrize(("module", "call"), [(agree, agree._Call), (fast, fast.FastCall)], ids=["heart", "package"])
+class Group:
+    """Two ranks, of which this is the first."""
+
+    def rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("call", [agree._Call, fast.FastCall], ids=["heart", "package"])
 @pytest.mark.parametrize(
     ("backends", "inputs", "expected"),
     [
@@ -38,43 +49,43 @@ from tests.support.oracle import Case, gathered, gradient, same
     ids=str,
 )
 def test_the_header_goes_to_a_device_that_the_group_serves(
-    backends: str, inputs: list[str], expected: str, module: Any, call: Any, monkeypatch: pytest.MonkeyPatch
+    backends: str, inputs: list[str], expected: str, call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The CPU where a backend other than NCCL serves it, else the input's device, else the current one of that type."""
     seen: list[torch.device] = []
 
-    def note(ints: list[list[int]], device: torch.device) -> torch.Tensor:
-        seen.append(device)
+    def note(ints: list[list[int]], device: torch.device | str) -> torch.Tensor:
+        seen.append(torch.device(device))
         return torch.tensor(ints)
 
     monkeypatch.setattr(dist, "get_backend_config", lambda group: backends)
     monkeypatch.setattr(call, "spread", lambda call, rows, counts: None)  # nobody is there
-    monkeypatch.setattr(module, "_long_tensor", note)
-    monkeypatch.setattr(module, "Tensor", SimpleNamespace)  # stands for a tensor on a device that is not here
+    monkeypatch.setattr(headers.Mail, "exchange", lambda mail, ints, *_: (note([ints] * 2, "cpu").tolist(), []))
+    for module in (agree, headers):
+        monkeypatch.setattr(module, "_long_tensor", note)
+    for module in (agree, fast):
+        monkeypatch.setattr(module, "Tensor", SimpleNamespace)  # stands for a tensor on a device that is not here
     monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
     monkeypatch.setattr(dist, "get_rank", lambda group: 0)
     xs = [SimpleNamespace(device=torch.device(name)) for name in inputs]
-    assert call(0, None).exchange([0, 8, 9], xs) == [[0, 8, 9]] * 2
+    assert call(0, None, False, Group()).exchange([0, 8, 9], xs) == [[0, 8, 9]] * 2
     assert seen == [torch.device(expected)]
 
 
 def test_gloo_moves_cuda_tensors_by_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Broadcasts and all-reduces, for headers and rows."""
-    call: Any = fast.FastCall(0, None)
-    monkeypatch.setattr(fast.FastCall, "backends", {"cpu": "gloo", "cuda": "gloo"})
+    call: Any = fast.FastCall(0, None, False, Group())
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: "cpu:gloo,cuda:gloo")
     assert call.transport(torch.device("cpu")) is fast.TRANSPORTS["gloo"]
     assert call.transport(torch.device("cuda")) is fast.BROADCASTS
     called: list[str] = []
-    monkeypatch.setattr(
-        dist, "gather", lambda *args, **kwargs: called.append("gather") or SimpleNamespace(wait=lambda: None)
-    )
-    monkeypatch.setattr(dist, "broadcast", lambda *args: called.append("broadcast"))
+    monkeypatch.setattr(fast, "through_first", lambda *args: called.append("through the first"))
     monkeypatch.setattr(dist, "get_rank", lambda group: 0)
     monkeypatch.setattr(agree._Call, "spread", lambda *args: called.append("broadcasts"))
     for ways in (fast.TRANSPORTS["gloo"], fast.BROADCASTS):
         monkeypatch.setattr(fast.FastCall, "transport", lambda call, device, ways=ways: ways)
         call.spread(torch.zeros(3, dtype=torch.uint8), [1, 1, 1])
-    assert called == ["gather", "broadcast", "broadcasts"]
+    assert called == ["through the first", "broadcasts"]
 
 
 def test_contents_on_six_ranks(backend: str, worlds: Worlds) -> None:

@@ -29,6 +29,7 @@ from tests.support.world import place
 # ------------------------------------------------------------------ on ranks
 
 fast = importlib.import_module("shared_distributed._fast")
+headers = importlib.import_module("shared_distributed._headers")
 
 LARGE = (1 << 20, 4)  # 16 MiB a rank: point to point, and long enough to be in the middle of
 
@@ -53,7 +54,7 @@ def observe(call: Callable[[], Any]) -> Seen:
 def lost_at(stage: str, victim: int, how: str) -> Seen:
     """A gather, and for stage "backward" its summed backward, in which one rank gets a signal."""
     rank = dist.get_rank()
-    width = 9000 if stage == "between" else 3  # too wide to come with the header
+    width = 40000 if stage == "between" else 3  # too wide to come with the header
     x = torch.full(LARGE, float(rank)) if stage == "data" else values(rank, (rank + 1, width), "float32")
     x.requires_grad_()
     dist.barrier()  # every rank is ready, and every pair connected, before anything happens
@@ -74,7 +75,7 @@ def _arm(stage: str, number: int) -> None:
         os.kill(os.getpid(), number)
 
     if stage == "exchange":
-        fast.FastCall.spread = strike
+        headers.Mail.exchange = strike
     elif stage == "backward":
         fast.TRANSPORTS["gloo"] = fast.TRANSPORTS["gloo"]._replace(total=strike)
     else:  # before its first send: later, a rank may have all that it needs of this one
@@ -164,7 +165,7 @@ TIMEOUT = 5.0  # long enough for a busy machine to get to the stage that is mean
 DEADLINES = Deadlines(collective=TIMEOUT, case=TIMEOUT + 20)
 OPERATION = {
     "exchange": "exchange of sizes",
-    "between": "gather of torch.float32 ((1, 2, 3, 4), 9000) along dim 0",
+    "between": "gather of torch.float32 ((1, 2, 3, 4), 40000) along dim 0",
     "data": "gather of torch.float32 ((1048576, 1048576, 1048576, 1048576), 4) along dim 0",
     "backward": "sum over ranks of torch.float32 ((1, 2, 3, 4), 3) along dim 0",
 }

@@ -72,6 +72,12 @@ def keys_that_look_alike() -> tuple[list[list[float]], str]:
     return [gathered[1].tolist(), gathered["1"].tolist()], clash.error
 
 
+def along_a_bool() -> list[list[float]]:
+    """Python takes True for 1, and torch takes it only here and there."""
+    rank = dist.get_rank()
+    return list(core.all_gather(torch.full((2, rank + 1), float(rank), device=device()), True)[0].tolist())
+
+
 def scattered_where_some_want_it(wants: list[bool]) -> list[float] | None:
     """The gradient of a reduce_scatter that only some ranks' inputs need."""
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -169,6 +175,11 @@ def test_a_tensor_that_torch_cannot_copy_on_one_rank(what: str, backend: str, wo
 def test_keys_that_look_alike(backend: str, worlds: Worlds) -> None:
     """1 and "1" are two keys, whatever the order; a key that is no text is shown escaped, where ranks differ in it."""
     assert worlds.get(backend, 2).run(keys_that_look_alike) == [([[1.0, 1.0], [2.0, 2.0]], "DisagreementError")] * 2
+
+
+def test_a_bool_counts_as_a_dim(backend: str, worlds: Worlds) -> None:
+    """True is dim 1, also where rows come with the sizes."""
+    assert worlds.get(backend, 2).run(along_a_bool) == [[[0.0, 1.0, 1.0]] * 2] * 2
 
 
 @pytest.mark.parametrize("wants", [[True, False, False], [False, True, True]], ids=str)

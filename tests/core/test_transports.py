@@ -15,26 +15,31 @@ from tests.support import Worlds
 from tests.support.gather import gather_by, run_case
 from tests.support.old_torch import WHOLE, needs_compile, needs_gloo_reduce_scatter
 from tests.support.oracle import DIMS, SIZES, Case, Result, cases_of, gathered, gradient, same, sizes_of, values
-from tests.support.watch import counted, peak_bytes, slots, watched
+from tests.support.watch import counted, messages_sent, peak_bytes, slots, watched
 from tests.support.world import place
 
 # ------------------------------------------------------------------ on ranks
 
-
-fast = importlib.import_module("shared_distributed._fast")
+headers = importlib.import_module("shared_distributed._headers")
+transports = importlib.import_module("shared_distributed._transports")
+BORDERS = "SMALL", "SMALL_SUM", "ONE_ROUND"
 
 
 @contextmanager
 def forced(gather: str, total: str, small: int) -> Iterator[None]:
-    """Only the named transports, with `small` as the border between small and large; nothing is small enough to pad."""
-    saved, backend = (fast.TRANSPORTS, fast._SMALL), place().backend
-    ways = fast.TRANSPORTS[backend]._replace(gather=getattr(fast, gather), total=getattr(fast, total))
-    fast.TRANSPORTS, fast._SMALL = {backend: ways}, small
+    """Only the named transports, with `small` as the border between small and large; nothing comes with the headers."""
+    backend = place().backend
+    saved, borders = transports.TRANSPORTS[backend], [getattr(transports, name) for name in BORDERS]
+    transports.TRANSPORTS[backend] = transports.Transport(getattr(transports, gather), getattr(transports, total))
+    for name in BORDERS:
+        setattr(transports, name, small)
     try:
         with slots(0):
             yield
     finally:
-        fast.TRANSPORTS, fast._SMALL = saved
+        transports.TRANSPORTS[backend] = saved
+        for name, border in zip(BORDERS, borders, strict=True):
+            setattr(transports, name, border)
 
 
 def run_forced(gather: str, total: str, small: int, cases: list[Case]) -> list[Result]:
@@ -67,6 +72,14 @@ def run_in_two_rounds(subject: str, cases: list[Case]) -> list[Result]:
         return [run_case(gather_by(subject), case) for case in cases]
 
 
+def run_in_slots(subject: str, cases: list[Case]) -> list[Result]:
+    headers.Mail.is_possible = False
+    try:
+        return [run_case(gather_by(subject), case) for case in cases]
+    finally:
+        headers.Mail.is_possible = True
+
+
 def at_the_edge(widths: list[int], rows: list[int], slot: int) -> tuple[list[str], bool]:
     """The collectives of a gather of bytes, tensors of these widths, and whether all came."""
     rank = dist.get_rank()
@@ -75,6 +88,13 @@ def at_the_edge(widths: list[int], rows: list[int], slot: int) -> tuple[list[str
         found, sizes = core.all_gather(by_rank[rank])
     whole = [torch.cat(parts) for parts in zip(*by_rank, strict=True)]
     return [name for name, *_ in calls], sizes == tuple(rows) and all(map(torch.equal, found, whole))
+
+
+def messages_of_a_gather(sizes: list[int], given: bool) -> list[tuple[int, int]]:
+    """To whom this rank sends how many bytes."""
+    with messages_sent() as sent:
+        core.all_gather(values(dist.get_rank(), (sizes[dist.get_rank()], 4), "float32"), sizes=sizes if given else None)
+    return sent
 
 
 def same_shapes_in_one_round() -> tuple[list[str], bool]:
@@ -110,11 +130,11 @@ EVERY_TRANSPORT = pytest.mark.parametrize(
     ("gather", "total", "small"),
     [
         ("_gather_on_gloo", "_sum_on_gloo", 1 << 40),
-        ("_gather_by_broadcasts", "_sum_on_gloo", -1),
+        ("_gather_on_gloo", "_sum_on_gloo", -1),
         ("_gather_by_broadcasts", "_sum_by_all_reduce", 0),
         pytest.param("_gather_by_broadcasts", "_sum_on_nccl", 0, marks=needs_gloo_reduce_scatter),
     ],
-    ids=["all-to-all", "broadcasts and even shares", "broadcasts and all-reduce", "reduce-scatter"],
+    ids=["through the first", "broadcasts and all-to-all", "broadcasts and all-reduce", "reduce-scatter"],
 )
 
 
@@ -157,15 +177,29 @@ def test_two_rounds_give_the_same_as_one(subject: str, ranks: int, worlds: World
             assert result.gradient is None or same(result.gradient, expected), case
 
 
+@pytest.mark.parametrize("subject", ["core sum", "core local"])
+@pytest.mark.parametrize("ranks", [2, 3], ids="W{}".format)
+@GLOO_ONLY
+def test_slots_give_the_same_as_messages(subject: str, ranks: int, worlds: Worlds) -> None:
+    """Where gloo's messages have to be as long as expected, as on macOS and Windows."""
+    cases = [case._replace(given="no") for case in cases_of(ranks, 2, f"slots {subject}")]
+    for rank, results in enumerate(worlds.get("gloo", ranks).run(run_in_slots, subject, cases)):
+        for case, result in zip(cases, results, strict=True):
+            assert same(result.gathered, gathered(case)), case
+            expected = gradient(case, rank, subject.split()[1])
+            assert result.gradient is None or same(result.gradient, expected), case
+
+
 @pytest.mark.parametrize(
     ("widths", "rows", "fits"),
     [
         ([1], [64, 64], True),
-        ([1], [1, 65], False),
-        ([1], [65, 0], False),
-        ([3, 16], [3, 0], True),  # 9 bytes take 16, and 48 follow
-        ([6, 16], [3, 3], False),  # 18 take 32
-        ([17, 3], [0, 3], False),  # 51 take 64
+        ([1], [64, 65], False),
+        ([1], [0, 65], False),
+        ([9, 10], [3, 1], True),  # 27 bytes take 32, and 30 follow
+        ([9, 11], [3, 1], False),  # 33 follow
+        ([1], [64, 0, 64, 64], True),
+        ([1], [65, 0, 0, 0], False),
     ],
     ids=str,
 )
@@ -173,47 +207,59 @@ def test_two_rounds_give_the_same_as_one(subject: str, ranks: int, worlds: World
 def test_rows_come_with_the_header_if_every_rank_s_fit(
     widths: list[int], rows: list[int], fits: bool, worlds: Worlds
 ) -> None:
-    """Up to the last byte of the slot, several tensors together; and if one rank's do not, a second round for all."""
-    header = ["broadcast"] * 2
-    for calls, right in worlds.get("gloo", 2).run(at_the_edge, widths, rows, 64):
+    """Up to the last byte, several tensors together; and if one rank's do not, a second round for all."""
+    for calls, right in worlds.get("gloo", len(rows)).run(at_the_edge, widths, rows, 64):
         assert right
-        assert calls == (header if fits else header + ["all_to_all_single"] * len(widths))
+        assert calls == ["through_first"] * (1 + len(widths) * (not fits))
 
 
 @GLOO_ONLY
 def test_tensors_of_one_shape_take_one_round_too(worlds: Worlds) -> None:
     """`all_gather_same_dim` needs no second one for small tensors."""
-    assert worlds.get("gloo", 3).run(same_shapes_in_one_round) == [(["gather", "broadcast"], True)] * 3
+    assert worlds.get("gloo", 3).run(same_shapes_in_one_round) == [(["through_first"], True)] * 3
 
 
 @needs_compile
 @GLOO_ONLY
 def test_a_compiled_gather_takes_one_round_too(worlds: Worlds) -> None:
     """The rows come with the header there as well, so that a compiled and an eager rank still meet."""
-    assert worlds.get("gloo", 3).run(compiled_in_one_round) == [(["gather", "broadcast"], True)] * 3
+    assert worlds.get("gloo", 3).run(compiled_in_one_round) == [(["through_first"], True)] * 3
 
 
 SKEWED = Case((40, 1, 1, 1), 0, "float32", "list", other=(1, 16))
-LARGER = SKEWED._replace(sizes=(400, 1, 1, 1))  # 25 KiB
+LARGER = SKEWED._replace(sizes=(40000, 1, 1, 1))  # 2.4 MiB
 
 
 @pytest.mark.parametrize(
     ("case", "forward", "backward"),
     [
-        (SKEWED, ["gather", "broadcast"], ["all_to_all_single"]),
-        (LARGER, ["all_to_all_single"], ["all_to_all_single"]),
-        (SKEWED._replace(given="no"), ["gather", "broadcast"], ["all_to_all_single"]),
-        (LARGER._replace(given="no"), ["gather", "broadcast", "all_to_all_single"], ["all_to_all_single"]),
-        (SKEWED._replace(dim=1, other=(3, 1), sizes=(5, 2, 3, 4)), ["gather", "broadcast"], ["all_to_all_single"]),
+        (SKEWED, ["through_first"], ["through_first"]),
+        (LARGER, ["broadcast"] * 4, ["all_to_all_single"]),
+        (SKEWED._replace(given="no"), ["through_first"], ["through_first"]),
+        (LARGER._replace(given="no"), ["through_first"] + ["broadcast"] * 4, ["all_to_all_single"]),
+        (SKEWED._replace(dim=1, other=(3, 1), sizes=(5, 2, 3, 4)), ["through_first"], ["through_first"]),
     ],
     ids=["sizes given", "sizes given, larger", "sizes not given", "sizes not given, larger", "dim 1"],
 )
 @GLOO_ONLY
 def test_collectives_are_counted(case: Case, forward: list[str], backward: list[str], worlds: Worlds) -> None:
-    """The smallest rows go through one rank, with the headers where sizes are not given; larger ones all to all."""
+    """Small rows go through one rank, with the headers where sizes are not given; larger ones straight to all."""
     for sent, returned in worlds.get("gloo", 4).run(counted, "core sum", case):
         assert [name for name, *_ in sent] == forward
         assert [name for name, *_ in returned] == backward
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["sizes given", "sizes not given"])
+@GLOO_ONLY
+def test_small_rows_travel_without_padding(given: bool, worlds: Worlds) -> None:
+    """Own rows to the first rank, all rows along a tree; with the headers, and nothing else, where they come along."""
+    sizes = (300, 0, 7, 41, 5)
+    header = 0 if given else 32
+    up = [n * 16 + header for n in sizes]  # 16 bytes a row
+    whole = sum(up)
+    down = [[4, 2, 1], [], [3], [], []]
+    for rank, sent in enumerate(worlds.get("gloo", 5).run(messages_of_a_gather, list(sizes), given)):
+        assert sent == [(0, up[rank])] * (rank > 0) + [(child, whole) for child in down[rank]], rank
 
 
 @pytest.mark.parametrize("dim", [0, 1])
@@ -236,7 +282,7 @@ def test_the_local_gradient_needs_no_communication(backend: str, worlds: Worlds)
 @GLOO_ONLY
 def test_a_skewed_sum_is_shared_out(worlds: Worlds) -> None:
     """Large and skewed: no rank takes in more than its even share of each rank's rows, and its own rows of the sum."""
-    sizes = (60000, 10, 0, 500)
+    sizes = (80000, 10, 0, 500)
     case = Case(sizes, 0, "float32", "list", other=(1, 16))
     total = sum(sizes) * 16 * 4
     for rank, (_, returned) in enumerate(worlds.get("gloo", 4).run(counted, "core sum", case)):

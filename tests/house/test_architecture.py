@@ -21,7 +21,18 @@ ADAPTER_MODULES = {f"{folder.name.replace('-', '_')}_distributed" for folder in 
 
 # a module imports only what stands before it, and the heart nothing of what stands around it
 HEART = ["_errors", "_world", "_move", "_agree", "_differentiate"]
-AROUND = ["_layout", "_faults", "_fast", "_compiled", "_gather", "_loop", "_module", "adapters"]
+AROUND = [
+    "_layout",
+    "_faults",
+    "_transports",
+    "_headers",
+    "_fast",
+    "_compiled",
+    "_gather",
+    "_loop",
+    "_module",
+    "adapters",
+]
 
 
 def imports(path: Path) -> set[str]:

@@ -57,7 +57,7 @@ def register() -> None:
     """
     dist.Backend.register_backend(NAME, NcclRules, devices=["cpu"])
     if importlib.util.find_spec("shared_distributed") is not None:
-        from shared_distributed._fast import TRANSPORTS
+        from shared_distributed._transports import TRANSPORTS
 
         TRANSPORTS[NAME] = TRANSPORTS["nccl"]
 

@@ -3,8 +3,8 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -26,20 +26,23 @@ COLLECTIVES = (
 @contextmanager
 def slots(nbytes: int) -> Iterator[None]:
     """So many bytes beside the headers of all ranks, for rows that come along; with none, all take a second round."""
-    from shared_distributed import _fast
+    from shared_distributed import _fast, _headers
 
-    saved, _fast._SLOTS = _fast._SLOTS, nbytes
+    saved, _headers.SLOTS, _headers.ROOM = (_headers.SLOTS, _headers.ROOM), nbytes, nbytes
+    _fast._places.clear()
     try:
         yield
     finally:
-        _fast._SLOTS = saved
+        _headers.SLOTS, _headers.ROOM = saved
+        _fast._places.clear()
 
 
 @contextmanager
 def watched() -> Iterator[list[tuple[str, int, int]]]:
     """Every collective entered meanwhile, with its bytes; each tensor handed over must be contiguous."""
+    from shared_distributed import _fast, _headers, _transports
+
     calls: list[tuple[str, int, int]] = []
-    originals = {name: getattr(dist, name) for name in COLLECTIVES}
 
     def watch(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -51,13 +54,39 @@ def watched() -> Iterator[list[tuple[str, int, int]]]:
 
         return wrapper
 
-    for name, original in originals.items():
-        setattr(dist, name, watch(name, original))
-    try:
+    with replaced(dist, COLLECTIVES, watch), ExitStack() as stack:
+        for module in (_fast, _headers, _transports):  # several messages each: `messages_sent` counts those
+            stack.enter_context(replaced(module, ["through_first"], watch))
         yield calls
+
+
+@contextmanager
+def messages_sent() -> Iterator[list[tuple[int, int]]]:
+    """Every message sent to one other rank meanwhile: to whom, and its bytes."""
+    sent: list[tuple[int, int]] = []
+
+    def watch(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(group: Any, tensors: list[Tensor], rank: int, tag: int) -> Any:
+            sent.append((rank, sum(t.numel() * t.element_size() for t in tensors)))
+            return original(group, tensors, rank, tag)
+
+        return wrapper
+
+    with replaced(dist.ProcessGroup, ["send"], watch):
+        yield sent
+
+
+@contextmanager
+def replaced(home: Any, names: Iterable[str], by: Callable[[str, Any], Any]) -> Iterator[None]:
+    """These attributes, each replaced by what a function makes of it."""
+    originals = {name: getattr(home, name) for name in names}
+    for name, original in originals.items():
+        setattr(home, name, by(name, original))
+    try:
+        yield
     finally:
         for name, original in originals.items():
-            setattr(dist, name, original)
+            setattr(home, name, original)
 
 
 def counted(subject: str, case: Case) -> tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]:

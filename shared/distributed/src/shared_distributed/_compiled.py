@@ -4,6 +4,7 @@
 Traced collectives would be others than the eager ones, and a rank that falls back to eager would not meet its peers.
 """
 
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from ._differentiate import _Move
 from ._errors import BadInputError
-from ._fast import _HEADER, _LATEST, FastCall
+from ._fast import FastCall
 from ._layout import ints_of
 from ._world import _is_compiling
 
@@ -26,6 +27,8 @@ if _WHOLE:
 
 class _Call(FastCall):
     """A call whose three steps are operators while torch.compile traces it."""
+
+    is_agreed = False
 
     def agree(self, op: str, *xs: Any, check: bool = False) -> tuple[Any, ...]:
         """Eager: the heart's. Compiled, no input is replaced: if only some ranks want a gradient, all are told."""
@@ -51,7 +54,7 @@ class _Call(FastCall):
         """`(… n_r …) -> (… sum(n) …)`."""
         if not (_WHOLE and _is_compiling()):
             return super().gather(x)
-        return _gather_operator(x, self.ticket, *self)
+        return _gather_operator(x, self.is_agreed, *self)
 
     def sum(self, x: Tensor) -> Tensor:
         """`(… sum(n) …) -> (… n_r …)`."""
@@ -63,7 +66,7 @@ class _Call(FastCall):
 class _Agreed(_Call):
     """A call whose rows may have come with the sizes, just before."""
 
-    ticket = _LATEST  # of the class: torch.compile loses what is set on a tuple where a graph breaks
+    is_agreed = True  # of the class: torch.compile loses what is set on a tuple where a graph breaks
 
 
 def opaque(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,8 +120,11 @@ class _InOperator(FastCall):
     """A call that cannot join a backward for the others' sake: no input can be replaced inside an operator."""
 
     def exchange(self, ints: list[int], xs: Any) -> list[list[int]]:
-        is_header = len(ints) == _HEADER  # digest, size, flags
+        is_header = len(ints) == 3  # digest, size, flags
         return super().exchange([*ints[:2], ints[2] & ~1] if is_header else ints, xs)
+
+
+_latest = threading.local()  # what came for this thread's latest call that agreed in an operator
 
 
 def _agreed_sizes(xs: list[Tensor], wants: list[bool], op: str, problem: str, check: bool, *call: Any) -> Tensor:
@@ -126,12 +132,13 @@ def _agreed_sizes(xs: list[Tensor], wants: list[bool], op: str, problem: str, ch
     with torch.enable_grad():
         told += [x.detach().requires_grad_(want) for x, want in zip(xs, wants, strict=True)]
         agreed = _InOperator(*call).agree(op, *told, check=check)[0]
+        _latest.arrived = agreed.arrived
         return torch.tensor(agreed.sizes, device="cpu")
 
 
-def _gather_in_operator(x: Tensor, ticket: int, *call: Any) -> Tensor:
+def _gather_in_operator(x: Tensor, is_agreed: bool, *call: Any) -> Tensor:
     agreed = FastCall(*call)
-    agreed.ticket = ticket
+    agreed.arrived = _latest.arrived if is_agreed else []
     return agreed.gather(x)
 
 
@@ -149,7 +156,7 @@ _agree_operator = opaque(
 )
 _gather_operator = opaque(
     "gather",
-    "(Tensor x, int ticket, " + _CALL.format(""),
+    "(Tensor x, bool is_agreed, " + _CALL.format(""),
     _gather_in_operator,
     lambda x, _, dim, sizes, *__: _resized(x, dim, sum(sizes)),
 )

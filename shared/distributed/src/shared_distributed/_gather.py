@@ -15,7 +15,6 @@ from torch import Tensor
 from ._compiled import _Call
 from ._differentiate import _Move
 from ._errors import BadInputError
-from ._fast import steps_collected
 from ._layout import RowLayout, Sizes, ints_of
 from ._world import _has_shape, _is_compiling, _is_distributed, _warn_once
 
@@ -50,6 +49,8 @@ def group_of(group: Any) -> Any:
 
 def _opened(op: str, x: Any) -> tuple[str, Any, list[Any]]:
     """What the other ranks are told; the tensors' places in the container, if `x` is one; the tensors."""
+    if isinstance(x, Tensor):
+        return op, None, [x]
     if not isinstance(x, (dict, list, tuple)):
         return op, None, _traceable([x])
     # a dict's tensors go by their keys, in whatever order each rank put them in
@@ -102,8 +103,9 @@ class Gathering(Generic[T]):
         if _is_compiling():
             self._gathered = _gather_all(call, tensors)
         else:
-            with steps_collected() as self._finish:
-                self._gathered = _gather_all(call, tensors)
+            call.steps = self._finish
+            self._gathered = _gather_all(call, tensors)
+            call.steps = None  # what its derivatives gather is not only started
 
     def __del__(self) -> None:
         for finish in getattr(self, "_finish", ()):  # never waited for: the other ranks have their part of it
@@ -178,7 +180,7 @@ def all_gather(
     >>> sizes
     (3,)
     """
-    return all_gather_async(x, dim, sizes=sizes, grad=grad, group=group, check=check).wait()
+    return Gathering(x, dim, sizes, grad, group, check).wait()
 
 
 def all_gather_async(
@@ -186,7 +188,8 @@ def all_gather_async(
 ) -> Gathering[T]:
     """Start an `all_gather`, and go on; `wait()` on what it returns gives the same result, with its gradient.
 
-    Until then `x` must not be written to. Every rank starts its gathers in the same order.
+    Until then `x` must not be written to. Every rank starts its gathers in the same order. Small ones over gloo are
+    complete when this returns.
 
     >>> gathering = all_gather_async(torch.ones(3, 2))
     >>> gathered, sizes = gathering.wait()
