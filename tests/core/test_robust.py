@@ -11,26 +11,32 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 import shared_distributed as core
 from tests.support import World, Worlds
 from tests.support.calls import Outcome, attempt, usable_after
+from tests.support.watch import slots
 from tests.support.world import device
 
 # ------------------------------------------------------------------ on ranks
 
 
 def waited_in_other_orders() -> list[list[float]]:
-    """Two gathers, waited for in the order of their start on rank 0 only; the gradient of each rank's own loss."""
+    """Two gathers, waited for in the order of their start on rank 0 only; the gradient of each rank's own loss.
+
+    A MiB a row: smaller ones would be complete when they are started.
+    """
     rank = dist.get_rank()
-    x, y = (torch.ones(rank + 1, device=device(), requires_grad=True) for _ in range(2))
+    x, y = (torch.ones(rank + 1, 1 << 18, device=device(), requires_grad=True) for _ in range(2))
     started = [core.all_gather_async(x), core.all_gather_async(y)]
     if rank == 0:
         (a, _), (b, _) = started[0].wait(), started[1].wait()
     else:
         (b, _), (a, _) = started[1].wait(), started[0].wait()
     (a.sum() + 100 * b.sum()).backward()
-    return [x.grad.tolist(), y.grad.tolist()]  # type: ignore[union-attr]
+    return [t.grad[:, 0].tolist() for t in (x, y) if t.grad is not None]
 
 
 def waited_for_twice_or_never() -> dict[str, Any]:
@@ -40,17 +46,52 @@ def waited_for_twice_or_never() -> dict[str, Any]:
     first, again = gathering.wait(), gathering.wait()
     core.all_gather_async(x)  # dropped at once
     core.all_gather_async(x.T, 1)
+    columns = torch.full((200_000, rank + 1), float(rank), device=device())  # too large to be complete at once
+    core.all_gather_async(columns, 1)
     gc.collect()
     with torch.no_grad():
         plain = core.all_gather_async(x)
     with torch.inference_mode():
-        columns = core.all_gather_async(x.T, 1, sizes=[1, 2, 3])
+        started = core.all_gather_async(columns, 1, sizes=[1, 2, 3])
     return {
-        "started in inference mode": columns.wait()[0][0].tolist(),
+        "started in inference mode": started.wait()[0][0].tolist(),
         "same": first[0] is again[0] and first[1] == again[1],
         "next": core.all_gather(x.detach())[0][:, 0].tolist(),
         "mode at the start": plain.wait()[0].requires_grad,
     }
+
+
+def first_in_inference_mode() -> list[list[float]]:
+    """A group's first gather in inference mode, the next one outside."""
+    x = torch.full((dist.get_rank() + 1,), float(dist.get_rank()), device=device())
+    with slots(1 << 16):  # and so nothing is kept of earlier ones
+        with torch.inference_mode():
+            inside = core.all_gather(x)[0].tolist()
+        return [inside, core.all_gather(x.requires_grad_())[0].tolist()]
+
+
+class Wrapping(Tensor):
+    """A tensor without memory of its own, as some libraries make them."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> "Wrapping":
+        self: Wrapping = Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+        self.inner = inner
+        return self
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(lambda t: t.inner if isinstance(t, cls) else t, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+
+def without_memory(on: int) -> list[float]:
+    """A rank's tensor wraps another."""
+    rank = dist.get_rank()
+    x = torch.full((rank + 1,), float(rank), device=device())
+    return list(core.all_gather(Wrapping(x) if rank == on else x)[0].tolist())
 
 
 def that_cannot_be_copied(what: str) -> Outcome:
@@ -160,6 +201,17 @@ def test_a_gathering_waited_for_twice_or_never(backend: str, worlds: Worlds) -> 
     for seen in worlds.get(backend, 3).run(waited_for_twice_or_never):
         rows = [0.0, 1.0, 1.0, 2.0, 2.0, 2.0]
         assert seen == {"same": True, "next": rows, "mode at the start": False, "started in inference mode": rows}
+
+
+def test_the_first_gather_in_inference_mode(backend: str, worlds: Worlds) -> None:
+    """What is kept for later gathers can be written to outside of it."""
+    assert worlds.get(backend, 2).run(first_in_inference_mode) == [[[0.0, 1.0, 1.0]] * 2] * 2
+
+
+@pytest.mark.parametrize("on", [0, 1])
+def test_a_tensor_without_memory_of_its_own(on: int, backend: str, worlds: Worlds) -> None:
+    """Its rows are read by torch, never from an address."""
+    assert worlds.get(backend, 2).run(without_memory, on) == [[0.0, 1.0, 1.0]] * 2
 
 
 @pytest.mark.parametrize("what", ["uint4", "masked"])

@@ -107,7 +107,7 @@ class FastCall(_Call):
         if forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None:
             return None
         shape = x.shape
-        return op, dim, shape[:dim], shape[dim:][1:], x.dtype, x.layout, x.device.type, self.summed
+        return op, shape[:dim], shape[dim:][1:], x.dtype, x.layout, x.device.type, self.summed
 
     def describe_all(self, op: str, xs: tuple[Any, ...]) -> tuple[str, int, Any]:
         """As the heart describes one. An error that the caller found is raised here: so all ranks hear it."""
