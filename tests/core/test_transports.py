@@ -273,6 +273,22 @@ def test_only_real_rows_travel(dim: int, worlds: Worlds) -> None:
         assert [(name, nbytes) for name, nbytes, _ in sent] == [("broadcast", n * row) for n in sizes], rank
 
 
+@pytest.mark.parametrize(
+    ("ranks", "rows", "through_one"), [(8, 512, True), (8, 513, False), (64, 64, True), (64, 65, False)]
+)
+def test_no_more_goes_through_the_first_rank_among_many(
+    ranks: int, rows: int, through_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sum brings at most 4 MiB to it, however many ranks there are. A KiB a row; nothing moves here."""
+    ways: list[str] = []
+    for name in ("_sum_through_first", "_swap_and_sum", "_swap"):
+        monkeypatch.setattr(transports, name, lambda *_, name=name: ways.append(name))
+    counts = [rows * 256 // ranks] * (ranks - 1)
+    counts.append(rows * 256 - sum(counts))
+    transports._sum_on_gloo(torch.zeros(rows * 256), counts, 0, None, torch.zeros(counts[0]))
+    assert ways == ["_sum_through_first" if through_one else "_swap_and_sum"]
+
+
 def test_the_local_gradient_needs_no_communication(backend: str, worlds: Worlds) -> None:
     """grad='local' is a plain slice."""
     for _, returned in worlds.get(backend, 4).run(counted, "core local", SKEWED):

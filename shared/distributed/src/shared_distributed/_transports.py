@@ -6,7 +6,7 @@ size. Never from contiguity, requires_grad or anything else that a rank has to i
 
 | backend | what                              | how                               | ms, and other ways'                |
 |---------|-----------------------------------|-----------------------------------|------------------------------------|
-| gloo    | gathers, up to 2 MiB in all       | through the first rank            | 3.0, all-to-all 5.6, broadcasts 9.2|
+| gloo    | gathers, up to 2 MiB in all       | through the first rank            | 3.0, all-to-all 5.6, broadcasts 9  |
 |         | gathers, larger                   | broadcasts, as in the heart       | 18.6, all-to-all 24.8              |
 |         | sums, up to 512 KiB a rank        | through the first rank            | 5.3, all-to-all 5.8, all-reduce 24 |
 |         | sums, larger, and of two ranks    | one all-to-all, then a local sum  | 16.0, all-reduce 33.7              |
@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 SMALL = 2 << 20  # bytes of all ranks together that a gather on gloo takes through the first rank
-SMALL_SUM = 512 << 10  # bytes that a sum on gloo brings to the first rank from each
+SMALL_SUM = 4 << 20  # bytes that a sum on gloo brings to the first rank; from each, no more than if they were eight
 ONE_ROUND = 16 << 20  # bytes that a sum on gloo brings to the busiest rank before a second round is worth it
 HEADERS, ROWS, SUMS = 1 << 30, 3 << 29, 7 << 28  # tags of messages to the first rank, and, plus 1, from it
 
@@ -69,15 +69,14 @@ def _gather_on_gloo(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int, 
         return _gather_by_broadcasts(rows, own, sizes, rank, group)
     blocks = rows.split_with_sizes(sizes)
     blocks[rank].copy_(own)  # also resolves strides and conjugation
-    through_first(
-        ROWS, blocks[rank], blocks, rows if len(sizes) > 2 else blocks[0], group
-    )  # the second rank has its own
+    needed = rows if len(sizes) > 2 else blocks[0]  # the second rank of two has its own
+    through_first(ROWS, blocks[rank], blocks, needed, group)
     return []
 
 
 def _sum_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
     world, total = len(counts), sum(counts)
-    if world > 2 and total * flat.element_size() <= SMALL_SUM:
+    if world > 2 and max(world, 8) * total * flat.element_size() <= SMALL_SUM:
         _sum_through_first(flat, counts, rank, group, own)
         return
     # all-to-all sends the busiest rank (W - 1) max(n) rows; even shares, twice (W - 1) / W N, in two rounds
@@ -93,8 +92,8 @@ def _sum_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any, own: Te
 
 
 def _sum_through_first(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
-    by_rank, whole = flat.new_empty((len(counts), flat.numel())), torch.empty_like(flat)
-    by_rank[rank].copy_(flat)
+    by_rank, whole = flat.new_empty((0 if rank else len(counts), flat.numel())), torch.empty_like(flat)
+    by_rank[:1].copy_(flat)  # on the first rank, which alone has all
 
     def complete() -> Tensor:
         if rank == 0:
