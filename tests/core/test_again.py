@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Calls like those that were made before: described and hashed once, but checked every time."""
+"""Calls like those that were made before: checked every time, whatever is remembered of them."""
 
+import importlib
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from torch import Tensor
 import shared_distributed as core
 from tests.support import Worlds
 from tests.support.oracle import values
+from tests.support.watch import watched
 
+fast = importlib.import_module("shared_distributed._fast")
 WIDTH = 3
 
 # ------------------------------------------------------------------ on ranks
@@ -47,6 +50,8 @@ def call_that_differs(kind: str) -> Any:
         return core.all_gather(values(0, (4, 4), "float32") if is_odd else rows())
     if kind == "gradient":
         return core.all_gather(rows(), grad="local" if is_odd else "sum")
+    if kind == "lengths":  # more rows on one rank, wider ones on the others: read by the wrong width they reach far
+        return core.all_gather(torch.zeros(3000, 1) if is_odd else torch.zeros(10, 25600))
     if kind == "operation":
         return core.all_gather_variable_dim(rows()) if is_odd else core.all_gather(rows())
     with torch.set_grad_enabled(not is_odd):
@@ -88,10 +93,23 @@ def with_other_sizes() -> list[bool]:
     return right
 
 
+def rounds_of(sizes_by_turn: list[list[int]], forgetful: int | None) -> list[tuple[int, bool]]:
+    """How many rounds each gather took, of rows of 256 bytes, and whether it was right."""
+    rank, found = dist.get_rank(), []
+    for turn, sizes in enumerate(sizes_by_turn):
+        if turn == 0 or rank == forgetful:
+            fast.FastCall(0, None).place.mail.fitting.clear()
+        parts = [values(r + turn, (n, 64), "float32") for r, n in enumerate(sizes)]
+        with watched() as calls:
+            gathered, _ = core.all_gather(parts[rank])
+        found.append((1 + (len(calls) > 1), torch.equal(gathered, torch.cat(parts))))
+    return found
+
+
 # ------------------------------------------------------------------ tests
 
 
-@pytest.mark.parametrize("kind", ["dtype", "dim", "shape", "gradient", "operation", "grad mode"])
+@pytest.mark.parametrize("kind", ["dtype", "dim", "shape", "lengths", "gradient", "operation", "grad mode"])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_usual_calls_that_do_not_fit_together_are_told_apart(
     kind: str, ranks: int, backend: str, worlds: Worlds
@@ -114,3 +132,23 @@ def test_a_gradient_that_one_rank_wants(ranks: int, backend: str, worlds: Worlds
 def test_sizes_change_from_call_to_call(ranks: int, backend: str, worlds: Worlds) -> None:
     """Nothing is left over from the rows of an earlier call."""
     assert worlds.get(backend, ranks).run(with_other_sizes) == [[True] * 12] * ranks
+
+
+KIB = 4  # rows of 256 bytes
+SKEWED = [1, 1600 * KIB, 0]  # more than one of three ranks' share of 2 MiB, but less than all have
+LARGE = [5, 2100 * KIB, 1]
+TOGETHER = [1, 1600 * KIB, 1600 * KIB]  # each is less than all have room for
+
+
+@pytest.mark.parametrize(
+    ("forgetful", "rounds"),
+    [(None, [2, 1, 2, 2, 1, 2, 2, 1]), (0, [2, 1, 2, 2, 1, 2, 2, 1]), (1, [2, 2, 2, 2, 2, 2, 2, 1])],
+    ids=["all remember", "a rank with few rows forgets", "the one with most forgets"],
+)
+@pytest.mark.only_over("gloo", reason="gloo's messages are as long as what is in them")
+def test_skewed_rows_come_along_where_they_had_room_the_last_time(
+    forgetful: int | None, rounds: list[int], worlds: Worlds
+) -> None:
+    """Whatever each rank remembers, all take as many rounds, and have the right rows."""
+    turns = [SKEWED, SKEWED, LARGE, SKEWED, SKEWED, TOGETHER, SKEWED, [1, 2, 3]]
+    assert worlds.get("gloo", 3).run(rounds_of, turns, forgetful) == [[(n, True) for n in rounds]] * 3

@@ -15,12 +15,12 @@ from tests.support import Worlds
 from tests.support.gather import gather_by, run_case
 from tests.support.old_torch import WHOLE, needs_compile, needs_gloo_reduce_scatter
 from tests.support.oracle import DIMS, SIZES, Case, Result, cases_of, gathered, gradient, same, sizes_of, values
-from tests.support.watch import counted, messages_sent, peak_bytes, slots, watched
+from tests.support.watch import counted, messages_sent, peak_bytes, replaced, slots, watched
 from tests.support.world import place
 
 # ------------------------------------------------------------------ on ranks
 
-headers = importlib.import_module("shared_distributed._headers")
+fast = importlib.import_module("shared_distributed._fast")
 transports = importlib.import_module("shared_distributed._transports")
 BORDERS = "SMALL", "SMALL_SUM", "ONE_ROUND"
 
@@ -73,11 +73,11 @@ def run_in_two_rounds(subject: str, cases: list[Case]) -> list[Result]:
 
 
 def run_in_slots(subject: str, cases: list[Case]) -> list[Result]:
-    headers.Mail.is_possible = False
-    try:
-        return [run_case(gather_by(subject), case) for case in cases]
-    finally:
-        headers.Mail.is_possible = True
+    with replaced(fast, ["may_be_short"], lambda *_: lambda: False):
+        fast._places.clear()
+        results = [run_case(gather_by(subject), case) for case in cases]
+    fast._places.clear()
+    return results
 
 
 def at_the_edge(widths: list[int], rows: list[int], slot: int) -> tuple[list[str], bool]:
@@ -287,6 +287,21 @@ def test_no_more_goes_through_the_first_rank_among_many(
     counts.append(rows * 256 - sum(counts))
     transports._sum_on_gloo(torch.zeros(rows * 256), counts, 0, None, torch.zeros(counts[0]))
     assert ways == ["_sum_through_first" if through_one else "_swap_and_sum"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kib", "through_one"), [(8, 2048, True), (8, 2049, False), (9, 4096, True), (9, 4097, False)]
+)
+def test_gathers_through_the_first_rank(
+    ranks: int, kib: int, through_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to 2 MiB, and 4 MiB among more than 8 ranks, whatever each of them has. Nothing moves here."""
+    ways: list[str] = []
+    for name in ("through_first", "_gather_by_broadcasts"):
+        monkeypatch.setattr(transports, name, lambda *_, name=name: ways.append(name))
+    rows = torch.zeros(kib, 256)
+    transports._gather_on_gloo(rows, rows.split([kib - ranks + 1] + [1] * (ranks - 1)), 0, None)
+    assert ways == ["through_first" if through_one else "_gather_by_broadcasts"]
 
 
 def test_the_local_gradient_needs_no_communication(backend: str, worlds: Worlds) -> None:

@@ -40,7 +40,7 @@ def slots(nbytes: int) -> Iterator[None]:
 @contextmanager
 def watched() -> Iterator[list[tuple[str, int, int]]]:
     """Every collective entered meanwhile, with its bytes; each tensor handed over must be contiguous."""
-    from shared_distributed import _fast, _headers, _transports
+    from shared_distributed import _headers, _transports
 
     calls: list[tuple[str, int, int]] = []
 
@@ -55,7 +55,7 @@ def watched() -> Iterator[list[tuple[str, int, int]]]:
         return wrapper
 
     with replaced(dist, COLLECTIVES, watch), ExitStack() as stack:
-        for module in (_fast, _headers, _transports):  # several messages each: `messages_sent` counts those
+        for module in (_headers, _transports):  # several messages each: `messages_sent` counts those
             stack.enter_context(replaced(module, ["through_first"], watch))
         yield calls
 

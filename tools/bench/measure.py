@@ -152,7 +152,8 @@ def python_alone(blocks: int = 60, calls: int = 100) -> dict[str, Estimate]:
     TRANSPORTS["fake"] = TRANSPORTS["gloo"]
     dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
     x, found = torch.ones(3, 16, requires_grad=True), {}
-    own, *others = FastCall(0, None).place.mail.blocks
+    mail: Any = FastCall(0, None).place.mail
+    own, *others = mail.blocks
     for block in others:
         block.zero_()
     with suppress(shared_distributed.GatherError):  # the others have sent nothing

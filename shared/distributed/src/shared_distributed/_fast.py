@@ -17,9 +17,8 @@ from torch.nn import Parameter
 from ._agree import _Call
 from ._errors import BadInputError
 from ._faults import failures_named
-from ._headers import Arrived, Mail, in_slots
-from ._layout import RowLayout
-from ._transports import BROADCASTS, ROWS, TRANSPORTS, Transport, through_first
+from ._headers import Arrived, Mail, in_slots, may_be_short
+from ._transports import BROADCASTS, TRANSPORTS, Transport
 from ._world import _graph_break
 
 _TENSORS = 61  # of a container, agreed on in one exchange: a bit each, beside another
@@ -32,11 +31,10 @@ class _Place:
 
     def __init__(self, group: Any, backends: dict[str, str]) -> None:
         self.rank, self.world, self.backends = group.rank(), group.size(), backends
-        self.words: dict[Any, Any] = {}  # before and after the sizes, by what they describe
 
     @cached_property
-    def mail(self) -> Mail:
-        return Mail(self.rank, self.world)
+    def mail(self) -> Mail | None:
+        return Mail(self.rank, self.world) if may_be_short() else None
 
 
 _places = WeakKeyDictionary[Any, _Place]()
@@ -45,7 +43,7 @@ _places = WeakKeyDictionary[Any, _Place]()
 class FastCall(_Call):
     """A call that takes its backend's own transports, and names the ranks that fail in them."""
 
-    arrived: Arrived = []  # noqa: RUF012 (never added to): what writes the rows that came with the headers
+    arrived: Arrived = []  # noqa: RUF012 (never added to): rows that came with the headers
     steps: list[Callable[[], None]] | None = None  # gathers are only started, and what finishes them is put in here
 
     def _replace(self, **changes: Any) -> "FastCall":
@@ -57,10 +55,11 @@ class FastCall(_Call):
     def place(self) -> _Place:
         """What is kept of the group; torch's own error where there is none."""
         group = self.group or dist.group.WORLD
-        if group is None or group not in _places:
+        place = None if group is None else _places.get(group)
+        if place is None:
             backends = super().backends
-            _places[group] = _Place(group, backends)
-        return _places[group]
+            place = _places[group] = _Place(group, backends)
+        return place
 
     @property
     def backends(self) -> dict[str, str]:
@@ -84,33 +83,7 @@ class FastCall(_Call):
         return call, *agreed
 
     def describe(self, op: str, *xs: Any) -> tuple[str, int, Any]:
-        """The words for one tensor or several, kept for the next call like it."""
-        key, kept = len(xs) == 1 and self.key(op, xs[0]), self.place.words
-        if key and key in kept:
-            size, sizes = xs[0].shape[self.dim], self.sizes and tuple(self.sizes)
-            if sizes is None or (len(sizes) == self.place.world and min(sizes) >= 0 and sizes[self.place.rank] == size):
-                before, after = kept[key]
-                return f"{before}{sizes=}{after}", size, sizes
-        words, size, sizes = self.describe_all(op, xs)
-        if key:
-            kept.clear() if len(kept) > 1000 else None
-            kept[key] = words.rpartition(f"{sizes=}")[::2]
-        return words, size, sizes
-
-    def key(self, op: str, x: Any) -> Any:
-        """What the words depend on, but for sizes; None for a call that takes a closer look."""
-        dim, sizes = self.dim, self.sizes
-        if type(x) not in _PLAIN or x.is_nested or type(dim) is not int or not -x.ndim <= dim < x.ndim:
-            return None
-        if sizes is not None and (type(sizes) not in (tuple, list, RowLayout) or {*map(type, sizes)} != {int}):
-            return None
-        if forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None:
-            return None
-        shape = x.shape
-        return op, shape[:dim], shape[dim:][1:], x.dtype, x.layout, x.device.type, self.summed
-
-    def describe_all(self, op: str, xs: tuple[Any, ...]) -> tuple[str, int, Any]:
-        """As the heart describes one. An error that the caller found is raised here: so all ranks hear it."""
+        """As the heart describes one tensor. An error that the caller found is raised here: so all ranks hear it."""
         words, found = [], []
         for x in xs:
             if isinstance(x, Exception):
@@ -142,26 +115,22 @@ class FastCall(_Call):
         place, dim, backends = self.place, self.dim, self.backends
         devices = (x.device for x in xs if isinstance(x, Tensor) and x.device.type in backends)
         device = _CPU if "cpu" in backends else next(devices, torch.device(next(iter(backends))))
-        in_messages = Mail.is_possible and self.transport(device) is TRANSPORTS["gloo"]
+        mail = place.mail if self.transport(device) is TRANSPORTS["gloo"] else None
         may_come = header[0] and self.sizes is None and all(x.device == device for x in xs)
-        if may_come and in_messages:  # from memory to memory, which wrappers of tensors do not have
+        if may_come and mail:  # from memory to memory, which wrappers of tensors do not have
             may_come = torch._C._functorch.peek_interpreter_stack() is None and all(type(x) in _PLAIN for x in xs)
         xs = xs if may_come else ()
         widths = [prod(x.shape[:dim]) * prod(x.shape[dim:][1:]) * x.element_size() for x in xs]
-        if in_messages:
-            found, self.arrived = place.mail.exchange(header, xs, widths, dim, self.group)
+        if mail:
+            found, self.arrived = mail.exchange(header, xs, widths, self.group)
         else:
-            found, self.arrived = in_slots(header, xs, widths, dim, place, device, self.spread)
+            found, self.arrived = in_slots(header, xs, widths, place, device, self.spread)
         return found
 
     def spread(self, rows: Tensor, counts: list[int]) -> None:
-        """What an exchange sends, as many bytes from every rank; rows of their own go through `gather`."""
-        if self.transport(rows.device) is TRANSPORTS["gloo"]:
-            # not all-to-all: one that meets another length aborts
-            blocks = rows.split(counts)
-            through_first(ROWS, blocks[self.place.rank], blocks, rows, self.group)
-        else:
-            super().spread(rows, counts)
+        """This rank's bytes to all others, and theirs into `rows`."""
+        for work in self.transport(rows.device).gather(rows, rows.split(counts), self.place.rank, self.group):
+            work.wait()
 
     def transport(self, device: torch.device) -> Transport:
         """What TRANSPORTS has for the backend of a device. Off the CPU, gloo has broadcast and all-reduce only."""
@@ -172,27 +141,37 @@ class FastCall(_Call):
     def gather(self, x: Tensor) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`, as the heart does it; or, if there are `steps`, a start of it."""
         dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
-        out = x.new_empty((*x.shape[:dim], sum(self.sizes), *x.shape[dim + 1 :]))
-        own, target = (x, out) if dim == 0 else (x.movedim(dim, 0), out.movedim(dim, 0))
-        rows = target if target.is_contiguous() else target.new_empty(target.shape)
+        before, after = x.shape[:dim], x.shape[dim + 1 :]
+        out = x.new_empty((*before, sum(self.sizes), *after))
+        lies_flat = prod(before) == 1  # ranks' parts are one behind the other in the output
+        arrived = self.arrived.pop(0) if self.arrived else ()
+        if arrived and lies_flat:
+            torch.cat(arrived, out=out.view(-1))
+            return out
         works: list[Any] = []
+        if lies_flat:
+            rows, parts = out, out.split_with_sizes(self.sizes, dim)
+        else:
+            shapes = [(*before, n, *after) for n in self.sizes]
+            rows = x.new_empty(0 if arrived else out.numel())
+            flat = arrived or rows.split_with_sizes([prod(shape) for shape in shapes])
+            parts = tuple(part.view(shape) for part, shape in zip(flat, shapes, strict=True))
 
         def operation() -> str:
-            return f"gather of {x.dtype} {(*x.shape[:dim], self.sizes, *x.shape[dim + 1 :])} along dim {dim}"
+            return f"gather of {x.dtype} {(*before, self.sizes, *after)} along dim {dim}"
 
         def finish() -> None:
             with failures_named(operation, self.group):
                 for work in works:
                     work.wait()
-            if rows is not target:
-                with torch.inference_mode(target.is_inference()), torch.no_grad():
-                    target.copy_(rows)
+            if not lies_flat:
+                with torch.inference_mode(out.is_inference()), torch.no_grad():
+                    torch.cat(parts, dim, out=out)
 
-        if self.arrived:
-            self.arrived.pop(0)(rows)
-        else:
+        if not arrived:
+            parts[self.place.rank].copy_(x)  # also resolves strides and conjugation
             with failures_named(operation, self.group):
-                works = self.transport(x.device).gather(rows, own, self.sizes, self.place.rank, self.group)
+                works = self.transport(x.device).gather(rows, parts, self.place.rank, self.group)
         finish() if self.steps is None or not works else self.steps.append(finish)
         return out
 

@@ -8,10 +8,10 @@ whose length depends on the number of ranks alone.
 A header is a hash of the call, a size, flags, and where the rows behind it end: 0 if they do not fit or may not come.
 """
 
+import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from ctypes import c_char, memmove
-from functools import partial
 from struct import Struct
 from typing import Any, TypeAlias
 
@@ -23,121 +23,125 @@ from ._world import _long_tensor
 
 SLOTS = 64 << 10  # bytes of all slots together
 ROOM = SMALL  # bytes of all messages together
+MEMORY = 32 << 20  # bytes that the first rank keeps for messages which may turn out to be too much together
 ALIGNED = 16  # bytes: where a tensor of any dtype can start
 _INTS = Struct("=4q")  # a header
 
-Spans: TypeAlias = list[tuple[int, int]]  # from where to where, in bytes
-Arrived: TypeAlias = list[Callable[[Tensor], None]]  # for each tensor, what writes all ranks' rows into an output
+Arrived: TypeAlias = list[tuple[Tensor, ...]]  # for each tensor, every rank's rows, flat
+
+
+def may_be_short() -> bool:
+    """Whether gloo's messages may be shorter than expected: over TCP it reads what comes. libuv, which it has on macOS
+    and Windows, reads as much as the receiver has room for; of InfiniBand it is not known.
+    """
+    return sys.platform == "linux" and os.environ.get("GLOO_DEVICE_TRANSPORT", "TCP").upper().startswith("TCP")
 
 
 class Mail:
-    """What an exchange over gloo is written into and read from, made once a group: a block for each rank, and all
-    blocks one behind the other in one message.
+    """What an exchange over gloo is written into and read from, made once a group: a block for this rank, on the first
+    for each, and all blocks one behind the other in one message.
     """
 
-    # gloo's TCP reads what comes; on macOS and Windows it has libuv, which reads as much as the receiver has room for
-    is_possible = sys.platform == "linux"
-
     def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world, self.stride = rank, world, _INTS.size + ROOM // world // ALIGNED * ALIGNED
-        memory = torch.empty(2 * world * self.stride, dtype=torch.uint8, device="cpu")
-        self.address, self.half = memory.data_ptr(), world * self.stride
+        self.rank, self.world = rank, world
+        self.share = _INTS.size + ROOM // world // ALIGNED * ALIGNED
+        self.stride = max(self.share, min(ROOM, MEMORY // world // ALIGNED * ALIGNED))
+        self.half, self.room = (1 if rank else world) * self.stride, world * self.share
+        memory = torch.empty(self.half + self.room, dtype=torch.uint8, device="cpu")
+        self.address = memory.data_ptr()
         self.bytes = memoryview((c_char * len(memory)).from_address(self.address)).cast("B")
         self.blocks, self.message = memory[: self.half].split(self.stride), memory[self.half :]
+        self.fitting: set[tuple[int, ...]] = set()  # such widths that all ranks' rows had room, the last time
 
     def exchange(
-        self, header: list[int], xs: Iterable[Tensor], widths: list[int], dim: int, group: Any
-    ) -> tuple[list[list[int]], Arrived]:
-        """Every rank's header; and rows, if every rank's came. xs: this rank's, of so many bytes a row."""
-        start = self.rank * self.stride
-        spans, end = _fitting(widths, header[1], self.stride)
-        for x, ((at, stop),) in zip(xs, spans, strict=False):
-            rows = (x.detach().movedim(int(dim), 0) if dim else x).resolve_conj().resolve_neg().contiguous()
-            memmove(self.address + start + at, rows.data_ptr(), stop - at)
-        _INTS.pack_into(self.bytes, start, *header, end)
-        own, found, starts = self.blocks[self.rank][: end or _INTS.size], [], []
+        self, header: list[int], xs: Sequence[Tensor], widths: list[int], group: Any
+    ) -> tuple[list[Any], Arrived]:
+        """Every rank's header; and rows, if every rank's came. xs: this rank's, of so many bytes a row.
+
+        Rows that are more than a rank's share come along where all had room the last time.
+        """
+        like = tuple(widths)
+        starts, end = _placed(widths, header[1], self.stride if like in self.fitting else self.share)
+        for x, width, at in zip(xs, widths, starts, strict=False):
+            rows = x if x.is_contiguous() else x.detach().contiguous()
+            rows = rows.resolve_conj().resolve_neg() if x.is_conj() or x.is_neg() else rows
+            memmove(self.address + at, rows.data_ptr(), width * header[1])
+        _INTS.pack_into(self.bytes, 0, *header, end)
+        found: list[tuple[int, ...]] = []
+        ats = [0]
 
         def complete() -> Tensor:
             """The message, as long as it is."""
             if self.rank == 0:
                 self.join()
-            at = self.half
             for _ in range(self.world):
-                starts.append(at)
-                found.append(_INTS.unpack_from(self.bytes, at))
-                at += found[-1][3] or _INTS.size
-            return self.message[: at - self.half]
+                found.append(_INTS.unpack_from(self.bytes, self.half + ats[-1]))
+                ats.append(ats[-1] + (found[-1][3] or _INTS.size))
+            return self.message.narrow(0, 0, ats.pop())
 
-        through_first(HEADERS, own, self.blocks, self.message, group, complete)
-        return _opened(found, starts, widths, self.read)
+        through_first(
+            HEADERS, self.blocks[0].narrow(0, 0, end or _INTS.size), self.blocks, self.message, group, complete
+        )
+        headers, arrived = _opened(found, ats, widths, xs, self.message)
+        ends = () if arrived else [_placed(widths, size, self.stride)[1] for _, size, _ in headers]
+        if len(self.fitting) > 1000:
+            self.fitting.clear()
+        (self.fitting.add if all(ends) and sum(ends) <= self.room else self.fitting.discard)(like)
+        return headers, arrived
 
     def join(self) -> None:
-        """All blocks into the message; if there are no rows in one of them, headers alone."""
+        """All blocks into the message; if there are no rows in one of them, or too many in all, headers alone."""
         blocks, at = range(0, self.half, self.stride), self.half
-        headers = [_INTS.unpack_from(self.bytes, block) for block in blocks]
-        come = all(header[3] for header in headers)
-        for block, header in zip(blocks, headers, strict=True):
-            length = header[3] if come else _INTS.size
+        ends = [_INTS.unpack_from(self.bytes, block)[3] for block in blocks]
+        come = all(ends) and sum(ends) <= self.room
+        for block, end in zip(blocks, ends, strict=True):
+            length = end if come else _INTS.size
             self.bytes[at : at + length] = self.bytes[block : block + length]
             if not come:
-                _INTS.pack_into(self.bytes, at, *header[:3], 0)
+                _INTS.pack_into(self.bytes, at, *_INTS.unpack_from(self.bytes, block)[:3], 0)
             at += length
-
-    def read(self, spans: Spans, rows: Tensor) -> None:
-        """Rows of all ranks, from where they are."""
-        assert sum(end - at for at, end in spans) == rows.numel() * rows.element_size()  # no other memory is written to
-        to = rows.data_ptr()
-        for at, end in spans:
-            memmove(to, self.address + at, end - at)
-            to += end - at
 
 
 def in_slots(
-    header: list[int], xs: Iterable[Tensor], widths: list[int], dim: int, place: Any, device: torch.device, spread: Any
-) -> tuple[list[list[int]], Arrived]:
+    header: list[int], xs: Sequence[Tensor], widths: list[int], place: Any, device: torch.device, spread: Any
+) -> tuple[list[Any], Arrived]:
     """The same in blocks of one length, on the device of the rows; `spread` moves them."""
-    rank, world = place.rank, place.world
-    stride = _INTS.size + SLOTS // world // ALIGNED * ALIGNED
-    spans, end = _fitting(widths, header[1], stride)
+    stride = _INTS.size + SLOTS // place.world // ALIGNED * ALIGNED
+    starts, end = _placed(widths, header[1], stride)
     ints = _long_tensor([*header, end], device)
-    blocks = ints.new_zeros((world, stride // 8))
+    blocks = ints.new_zeros((place.world, stride // 8))
     headers, flat = blocks.narrow(1, 0, 4), as_bytes(blocks)
     headers.copy_(ints)  # into every block: over a fake group, which moves nothing, all ranks then seem alike
-    for x, ((at, stop),) in zip(xs, spans, strict=False):
-        rows = x.detach().movedim(int(dim), 0)  # int: torch wants no bool
-        flat.narrow(0, rank * stride + at, stop - at).view(x.dtype).view(rows.shape).copy_(rows)
-    spread(flat, [stride] * world)
-
-    def read(spans: Spans, rows: Tensor) -> None:
-        size, last, cuts = rows.element_size(), 0, []
-        for at, end in spans:
-            cuts += [(at - last) // size, (end - at) // size]
-            last = end
-        cuts.append((len(flat) - last) // size)
-        torch.cat(flat.view(rows.dtype).split(cuts)[1::2], out=rows.view(-1))
-
-    return _opened(headers.tolist(), range(0, len(flat), stride), widths, read)
+    for x, width, at in zip(xs, widths, starts, strict=False):
+        rows = flat.narrow(0, place.rank * stride + at, width * header[1])
+        rows.view(x.dtype).view(x.shape).copy_(x.detach())
+    spread(flat, [stride] * place.world)
+    return _opened(headers.tolist(), range(0, flat.numel(), stride), widths, xs, flat)
 
 
-def _fitting(widths: list[int], size: int, stride: int) -> tuple[list[Spans], int]:
+def _placed(widths: list[int], size: int, room: int) -> tuple[list[int], int]:
     """Where in its block a rank puts so many rows of these widths, and where they end; 0 if they do not fit."""
-    spans, (end,) = _spans(widths, [size], [0])
-    return (spans, end) if widths and end <= stride else ([], 0)
-
-
-def _spans(widths: list[int], sizes: Iterable[int], starts: Iterable[int]) -> tuple[list[Spans], list[int]]:
-    """For each tensor, where every rank's rows of it are in blocks that start there; and where the blocks end."""
-    spans, ats = [], [start + _INTS.size for start in starts]
+    starts, at = [], _INTS.size
     for width in widths:
-        ends = [at + width * size for at, size in zip(ats, sizes, strict=True)]
-        spans.append(list(zip(ats, ends, strict=True)))
-        ats = [-(-end // ALIGNED) * ALIGNED for end in ends]
-    return spans, ats
+        starts.append(at)
+        at = -(-(at + width * size) // ALIGNED) * ALIGNED
+    return (starts, at) if widths and at <= room else ([], 0)
 
 
 def _opened(
-    found: Any, starts: Iterable[int], widths: list[int], read: Callable[[Spans, Tensor], None]
-) -> tuple[list[list[int]], Arrived]:
-    """The headers, and for each tensor what reads it, if every rank's rows came."""
-    spans = _spans(widths, [header[1] for header in found], starts)[0] if all(header[3] for header in found) else []
-    return [header[:3] for header in found], [partial(read, of_x) for of_x in spans]
+    found: Sequence[tuple[int, ...]], blocks: Sequence[int], widths: list[int], xs: Sequence[Tensor], whole: Tensor
+) -> tuple[list[Any], Arrived]:
+    """The headers, and each tensor's rows in the blocks that start there, if every rank's came."""
+    arrived: Arrived = []
+    ats = [block + _INTS.size for block in blocks]
+    same_call = len({header[0] for header in found}) == 1  # if not, rows have other lengths
+    for x, width in zip(xs, widths, strict=True) if same_call and all(header[3] for header in found) else ():
+        cuts: list[int] = []
+        itemsize, last = x.element_size(), 0
+        for rank, at in enumerate(ats):
+            end = at + width * found[rank][1]
+            cuts += ((at - last) // itemsize, (end - at) // itemsize)
+            last, ats[rank] = end, -(-end // ALIGNED) * ALIGNED
+        cuts.append((whole.numel() - last) // itemsize)
+        arrived.append(whole.view(x.dtype).split_with_sizes(cuts)[1::2])
+    return [header[:3] for header in found], arrived

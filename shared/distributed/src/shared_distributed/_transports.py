@@ -64,12 +64,10 @@ def _children(rank: int, world: int) -> list[int]:
     return [rank + (1 << bit) for bit in reversed(range(bits)) if rank + (1 << bit) < world]
 
 
-def _gather_on_gloo(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int, group: Any) -> list[Any]:
-    if rows.numel() * rows.element_size() > SMALL:
-        return _gather_by_broadcasts(rows, own, sizes, rank, group)
-    blocks = rows.split_with_sizes(sizes)
-    blocks[rank].copy_(own)  # also resolves strides and conjugation
-    needed = rows if len(sizes) > 2 else blocks[0]  # the second rank of two has its own
+def _gather_on_gloo(rows: Tensor, blocks: Sequence[Tensor], rank: int, group: Any) -> list[Any]:
+    if rows.numel() * rows.element_size() > SMALL * (1 + (len(blocks) > 8)):
+        return _gather_by_broadcasts(rows, blocks, rank, group)
+    needed = rows if len(blocks) > 2 else blocks[0]  # the second rank of two has its own
     through_first(ROWS, blocks[rank], blocks, needed, group)
     return []
 
@@ -97,7 +95,7 @@ def _sum_through_first(flat: Tensor, counts: list[int], rank: int, group: Any, o
 
     def complete() -> Tensor:
         if rank == 0:
-            whole.copy_(by_rank.sum(0, dtype=_accumulator(flat.dtype)))
+            _add_up(by_rank.unbind(), whole)
         return whole
 
     through_first(SUMS, flat, by_rank.unbind(), whole, group, complete)
@@ -105,18 +103,26 @@ def _sum_through_first(flat: Tensor, counts: list[int], rank: int, group: Any, o
 
 
 def _swap_and_sum(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
-    wide = _accumulator(own.dtype)
     if len(counts) == 2:  # own rows need not travel
         blocks, other = flat.split(counts), 1 - rank
         sent, from_each = [0, 0], [0, 0]
         sent[other], from_each[other] = counts[other], counts[rank]
         _swap(blocks[other], sent, own, from_each, group)
-        own.add_(blocks[rank]) if wide == own.dtype else own.copy_(own.to(wide) + blocks[rank].to(wide))
+        _add_up([own, blocks[rank]], own)
         return
     received = flat.new_empty(len(counts) * counts[rank])
     _swap(flat, counts, received, [counts[rank]] * len(counts), group)
-    by_rank = received.view(len(counts), counts[rank])
-    torch.sum(by_rank, 0, out=own) if wide == own.dtype else own.copy_(by_rank.sum(0, dtype=wide))
+    _add_up(received.view(len(counts), counts[rank]).unbind(), own)
+
+
+def _add_up(blocks: Sequence[Tensor], own: Tensor) -> None:
+    """The sum of blocks, one after the other: torch.sum over large ones takes longer."""
+    wide = _accumulator(own.dtype)
+    total = own if own.dtype == wide else own.new_empty(own.shape, dtype=wide)
+    total.copy_(blocks[0])
+    for block in blocks[1:]:
+        total.add_(block.to(wide))
+    own.copy_(total)
 
 
 def _swap(flat: Tensor, sent: list[int], into: Tensor, received: list[int], group: Any) -> None:
@@ -132,9 +138,9 @@ def _overlaps(a: list[int], b: list[int]) -> list[list[int]]:
     return [[max(0, min(end, last) - max(start, first)) for first, last in spans[1]] for start, end in spans[0]]
 
 
-def _gather_on_nccl(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int, group: Any) -> list[Any]:
-    blocks = _blocks_with_own(rows, own, sizes, rank)
-    if len(set(sizes)) == 1:
+def _gather_on_nccl(rows: Tensor, blocks: Sequence[Tensor], rank: int, group: Any) -> list[Any]:
+    blocks = [as_bytes(block) for block in blocks]
+    if len({len(block) for block in blocks}) == 1:
         all_gather = _renamed("all_gather_single", "all_gather_into_tensor")
         return [all_gather(as_bytes(rows), blocks[rank], group, async_op=True)]
     # grouped broadcasts, straight into these views
@@ -156,17 +162,9 @@ def _renamed(new: str, old: str) -> Callable[..., Any]:
     return getattr(dist, new, None) or getattr(dist, old)  # newer torch has it under the new name
 
 
-def _gather_by_broadcasts(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int, group: Any) -> list[Any]:
-    blocks = enumerate(_blocks_with_own(rows, own, sizes, rank))
-    return [dist.broadcast(block, _global_rank(r, group), group, async_op=True) for r, block in blocks]
-
-
-def _blocks_with_own(rows: Tensor, own: Tensor, sizes: Sequence[int], rank: int) -> Sequence[Tensor]:
-    """Every rank's bytes of `rows`, this rank's filled."""
-    rows.narrow(0, sum(sizes[:rank]), sizes[rank]).copy_(own)  # also resolves strides and conjugation
-    whole = as_bytes(rows)
-    row = len(whole) // max(sum(sizes), 1)
-    return whole.split_with_sizes([n * row for n in sizes])
+def _gather_by_broadcasts(rows: Tensor, blocks: Sequence[Tensor], rank: int, group: Any) -> list[Any]:
+    by_rank = enumerate(map(as_bytes, blocks))  # gloo knows few dtypes
+    return [dist.broadcast(block, _global_rank(r, group), group, async_op=True) for r, block in by_rank]
 
 
 def as_bytes(x: Tensor) -> Tensor:
@@ -192,9 +190,9 @@ def _global_rank(rank: int, group: Any) -> int:
 
 
 class Transport(NamedTuple):
-    """How a backend gathers own rows into those of all ranks, and sums blocks of elements into own block."""
+    """How a backend spreads own block, of rows that have one for every rank; and sums blocks of elements."""
 
-    gather: Callable[[Tensor, Tensor, Sequence[int], int, Any], list[Any]]
+    gather: Callable[[Tensor, Sequence[Tensor], int, Any], list[Any]]
     total: Callable[[Tensor, list[int], int, Any, Tensor], None]
 
 
