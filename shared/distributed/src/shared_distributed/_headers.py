@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The first round: every rank's header, and its rows behind it where they fit.
 
-Over gloo on Linux, header and rows are one message, as long as they are: there a message may be shorter than what its
+Over gloo's TCP, header and rows are one message, as long as they are: there a message may be shorter than what its
 receiver has room for, so that ranks in different calls still meet. Elsewhere every rank has a slot beside its header,
 whose length depends on the number of ranks alone.
 
@@ -44,8 +44,8 @@ class Mail:
 
     def __init__(self, rank: int, world: int) -> None:
         self.rank, self.world = rank, world
-        self.share = _INTS.size + ROOM // world // ALIGNED * ALIGNED
-        self.stride = max(self.share, min(ROOM, MEMORY // world // ALIGNED * ALIGNED))
+        self.share = _INTS.size + ROOM // world // ALIGNED * ALIGNED  # what every rank may send, and all fit
+        self.stride = max(self.share, min(ROOM, MEMORY // world // ALIGNED * ALIGNED))  # what one may send
         self.half, self.room = (1 if rank else world) * self.stride, world * self.share
         memory = torch.empty(self.half + self.room, dtype=torch.uint8, device="cpu")
         self.address = memory.data_ptr()
@@ -86,7 +86,9 @@ class Mail:
         ends = () if arrived else [_placed(widths, size, self.stride)[1] for _, size, _ in headers]
         if len(self.fitting) > 1000:
             self.fitting.clear()
-        (self.fitting.add if all(ends) and sum(ends) <= self.room else self.fitting.discard)(like)
+        self.fitting.discard(like)
+        if all(ends) and sum(ends) <= self.room:
+            self.fitting.add(like)
         return headers, arrived
 
     def join(self) -> None:

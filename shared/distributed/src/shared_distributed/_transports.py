@@ -6,18 +6,19 @@ size. Never from contiguity, requires_grad or anything else that a rank has to i
 
 | backend | what                              | how                               | ms, and other ways'                |
 |---------|-----------------------------------|-----------------------------------|------------------------------------|
-| gloo    | gathers, up to 2 MiB in all       | through the first rank            | 3.0, all-to-all 5.6, broadcasts 9  |
-|         | gathers, larger                   | broadcasts, as in the heart       | 18.6, all-to-all 24.8              |
-|         | sums, up to 512 KiB a rank        | through the first rank            | 5.3, all-to-all 5.8, all-reduce 24 |
-|         | sums, larger, and of two ranks    | one all-to-all, then a local sum  | 16.0, all-reduce 33.7              |
-|         | the same, much larger, and skewed | even shares first, then to owners | 22.2, all-to-all 43, all-reduce 38 |
+| gloo    | gathers, up to 2 MiB in all       | through the first rank            | 3.3, all-to-all 4.6, broadcasts 10 |
+|         | gathers, larger                   | broadcasts, as in the heart       | 15, first rank 14, all-to-all 18   |
+|         | sums, up to 512 KiB a rank        | through the first rank            | 4.2, all-to-all 5.9, all-reduce 17 |
+|         | sums, larger, and of two ranks    | one all-to-all, then a local sum  | 17, all-reduce 35                  |
+|         | the same, much larger, and skewed | even shares first, then to owners | 25, all-to-all 39, all-reduce 40   |
 | nccl    | gathers                           | one all-gather, uneven or even    | not measured                       |
 |         | sums                              | one reduce-scatter                | not measured                       |
 
-Centres at 8 ranks on 2 cores: 64 KiB a rank where it says "up to", else 1 MiB. For small ones the number of messages
+Medians at 8 ranks on 2 cores: 64 KiB a rank where it says "up to", else 1 MiB. For small ones the number of messages
 decides, and how many of them cross. A thread of gloo's asks again and again for a connection that another thread holds.
 If the holder waits for the same core, both lose a time slice. Through one rank go 2 (W - 1) messages; all to all,
-W (W - 1) that cross.
+W (W - 1) that cross. Large gathers go straight to all for the sake of networks: the first rank's link would carry all
+rows log2(W) times.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-SMALL = 2 << 20  # bytes of all ranks together that a gather on gloo takes through the first rank
+SMALL = 2 << 20  # bytes of all ranks together that a gather on gloo takes through the first rank; twice that from 9 on
 SMALL_SUM = 4 << 20  # bytes that a sum on gloo brings to the first rank; from each, no more than if they were eight
 ONE_ROUND = 16 << 20  # bytes that a sum on gloo brings to the busiest rank before a second round is worth it
 HEADERS, ROWS, SUMS = 1 << 30, 3 << 29, 7 << 28  # tags of messages to the first rank, and, plus 1, from it
@@ -65,7 +66,7 @@ def _children(rank: int, world: int) -> list[int]:
 
 
 def _gather_on_gloo(rows: Tensor, blocks: Sequence[Tensor], rank: int, group: Any) -> list[Any]:
-    if rows.numel() * rows.element_size() > SMALL * (1 + (len(blocks) > 8)):
+    if rows.numel() * rows.element_size() > (SMALL if len(blocks) <= 8 else 2 * SMALL):
         return _gather_by_broadcasts(rows, blocks, rank, group)
     needed = rows if len(blocks) > 2 else blocks[0]  # the second rank of two has its own
     through_first(ROWS, blocks[rank], blocks, needed, group)
@@ -90,15 +91,15 @@ def _sum_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any, own: Te
 
 
 def _sum_through_first(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
-    by_rank, whole = flat.new_empty((0 if rank else len(counts), flat.numel())), torch.empty_like(flat)
-    by_rank[:1].copy_(flat)  # on the first rank, which alone has all
+    whole = torch.empty_like(flat)
+    by_rank = [flat, *flat.new_empty((0 if rank else len(counts) - 1, flat.numel()))]  # all are on the first alone
 
     def complete() -> Tensor:
         if rank == 0:
-            _add_up(by_rank.unbind(), whole)
+            _add_up(by_rank, whole)
         return whole
 
-    through_first(SUMS, flat, by_rank.unbind(), whole, group, complete)
+    through_first(SUMS, flat, by_rank, whole, group, complete)
     own.copy_(whole.split(counts)[rank])
 
 
@@ -163,8 +164,8 @@ def _renamed(new: str, old: str) -> Callable[..., Any]:
 
 
 def _gather_by_broadcasts(rows: Tensor, blocks: Sequence[Tensor], rank: int, group: Any) -> list[Any]:
-    by_rank = enumerate(map(as_bytes, blocks))  # gloo knows few dtypes
-    return [dist.broadcast(block, _global_rank(r, group), group, async_op=True) for r, block in by_rank]
+    group, by_rank = group or dist.group.WORLD, enumerate(map(as_bytes, blocks))  # gloo knows few dtypes
+    return [dist.broadcast(block, dist.get_global_rank(group, r), group, async_op=True) for r, block in by_rank]
 
 
 def as_bytes(x: Tensor) -> Tensor:
@@ -183,10 +184,6 @@ def _accumulator(dtype: torch.dtype) -> torch.dtype:
     if dtype.is_floating_point:
         return dtype if torch.finfo(dtype).bits >= 32 else torch.float32
     return torch.int64
-
-
-def _global_rank(rank: int, group: Any) -> int:
-    return rank if group is None else dist.get_global_rank(group, rank)
 
 
 class Transport(NamedTuple):
