@@ -285,7 +285,8 @@ def test_the_core_takes_the_path_that_nccl_takes(
     """The headers and small rows in one all-gather, then NCCL's rows of the transport table, and nothing else."""
     for forward, backward in worlds.get("nccl-rules", 2).run(operations, sizes, columns):
         header, *rows = forward
-        assert header == "all_gather of torch.uint8, numels [32800, 32800]"  # of each rank four integers, and a slot
+        # of each rank four integers, and a slot
+        assert header == "all_gather_single of torch.uint8, numels [32800, 65600]"
         assert (rows, backward) == (gather, [total])
 
 
