@@ -97,6 +97,13 @@ def messages_of_a_gather(sizes: list[int], given: bool) -> list[tuple[int, int]]
     return sent
 
 
+def messages_of_a_sum(sizes: list[int]) -> list[tuple[int, int]]:
+    """To whom this rank sends how many bytes."""
+    with messages_sent() as sent:
+        core.reduce_scatter(values(dist.get_rank(), (sum(sizes), 4), "float32"), sizes=sizes, check=False)
+    return sent
+
+
 def same_shapes_in_one_round() -> tuple[list[str], bool]:
     rank, world = dist.get_rank(), dist.get_world_size()
     with watched() as calls:
@@ -260,6 +267,12 @@ def test_small_rows_travel_without_padding(given: bool, worlds: Worlds) -> None:
     down = [[4, 2, 1], [], [3], [], []]
     for rank, sent in enumerate(worlds.get("gloo", 5).run(messages_of_a_gather, list(sizes), given)):
         assert sent == [(0, up[rank])] * (rank > 0) + [(child, whole) for child in down[rank]], rank
+
+
+@GLOO_ONLY
+def test_a_small_sum_over_two_ranks_brings_each_what_it_lacks(worlds: Worlds) -> None:
+    """The other's rows for this rank, and nothing else."""
+    assert worlds.get("gloo", 2).run(messages_of_a_sum, [300, 7]) == [[(1, 7 * 16)], [(0, 300 * 16)]]
 
 
 @pytest.mark.parametrize("dim", [0, 1])

@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from inspect import getattr_static
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,9 @@ def messages_sent() -> Iterator[list[tuple[int, int]]]:
 @contextmanager
 def replaced(home: Any, names: Iterable[str], by: Callable[[str, Any], Any]) -> Iterator[None]:
     """These attributes, each replaced by what a function makes of it."""
-    originals = {name: getattr(home, name) for name in names if hasattr(home, name)}  # torch gave some new names
-    for name, original in originals.items():
-        setattr(home, name, by(name, original))
+    originals = {name: getattr_static(home, name) for name in names if hasattr(home, name)}  # torch gave some new names
+    for name in originals:
+        setattr(home, name, by(name, getattr(home, name)))
     try:
         yield
     finally:

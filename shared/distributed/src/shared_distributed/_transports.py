@@ -9,7 +9,7 @@ size. Never from contiguity, requires_grad or anything else that a rank has to i
 | gloo    | gathers, up to 2 MiB in all       | through the first rank            | 3.3, all-to-all 4.6, broadcasts 10 |
 |         | gathers, larger                   | broadcasts, as in the heart       | 15, first rank 14, all-to-all 18   |
 |         | sums, up to 512 KiB a rank        | through the first rank            | 4.2, all-to-all 5.9, all-reduce 17 |
-|         | sums, larger, and of two ranks    | one all-to-all, then a local sum  | 17, all-reduce 35                  |
+|         | sums, larger                      | one all-to-all, then a local sum  | 17, all-reduce 35                  |
 |         | the same, much larger, and skewed | even shares first, then to owners | 25, all-to-all 39, all-reduce 40   |
 | nccl    | gathers                           | one all-gather, uneven or even    | not measured                       |
 |         | sums                              | one reduce-scatter                | not measured                       |
@@ -75,7 +75,7 @@ def _gather_on_gloo(rows: Tensor, blocks: Sequence[Tensor], rank: int, group: An
 
 def _sum_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
     world, total = len(counts), sum(counts)
-    if world > 2 and max(world, 8) * total * flat.element_size() <= SMALL_SUM:
+    if max(world, 8) * total * flat.element_size() <= SMALL_SUM:
         _sum_through_first(flat, counts, rank, group, own)
         return
     # all-to-all sends the busiest rank (W - 1) max(n) rows; even shares, twice (W - 1) / W N, in two rounds
@@ -91,6 +91,11 @@ def _sum_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any, own: Te
 
 
 def _sum_through_first(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
+    if len(counts) == 2:  # to each what it lacks
+        for_first, for_second = blocks = flat.split(counts)
+        through_first(SUMS, for_first, [own, own], own if rank else for_second, group)
+        _add_up([own, blocks[rank]], own)
+        return
     whole = torch.empty_like(flat)
     by_rank = [flat, *flat.new_empty((0 if rank else len(counts) - 1, flat.numel()))]  # all are on the first alone
 
