@@ -15,6 +15,7 @@ from tests.support.oracle import values
 from tests.support.watch import watched
 
 fast = importlib.import_module("shared_distributed._fast")
+headers = importlib.import_module("shared_distributed._headers")
 WIDTH = 3
 
 # ------------------------------------------------------------------ on ranks
@@ -29,14 +30,13 @@ def whole() -> Tensor:
 
 
 def usual_calls() -> None:
-    """What every rank has made before, twice, so that nothing in them is new."""
-    for _ in range(2):
-        for grad in ("sum", "local"):
-            core.all_gather(rows(), grad=grad)
-            core.all_gather(rows("float64"), grad=grad)
-        core.all_gather(values(0, (4, 4), "float32"))
-        core.all_gather(values(0, (4, 4), "float32"), dim=1)
-        core.all_gather_variable_dim(rows())
+    """What every rank has made before."""
+    for grad in ("sum", "local"):
+        core.all_gather(rows(), grad=grad)
+        core.all_gather(rows("float64"), grad=grad)
+    core.all_gather(values(0, (4, 4), "float32"))
+    core.all_gather(values(0, (4, 4), "float32"), dim=1)
+    core.all_gather_variable_dim(rows())
 
 
 def call_that_differs(kind: str) -> Any:
@@ -51,7 +51,7 @@ def call_that_differs(kind: str) -> Any:
     if kind == "gradient":
         return core.all_gather(rows(), grad="local" if is_odd else "sum")
     if kind == "lengths":  # more rows on one rank, wider ones on the others: read by the wrong width they reach far
-        return core.all_gather(torch.zeros(3000, 1) if is_odd else torch.zeros(10, 25600))
+        return core.all_gather(torch.zeros(3000, 1) if is_odd else torch.zeros(10, 6400))
     if kind == "operation":
         return core.all_gather_variable_dim(rows()) if is_odd else core.all_gather(rows())
     with torch.set_grad_enabled(not is_odd):
@@ -81,7 +81,7 @@ def wanted_by_one_rank() -> tuple[bool, bool]:
 
 
 def with_other_sizes() -> list[bool]:
-    """Sizes that change from call to call, empty ones among them; small ones, and some that take two rounds."""
+    """Sizes that change from call to call, empty ones among them; small ones and larger ones."""
     rank, world = dist.get_rank(), dist.get_world_size()
     right = []
     for turn in range(12):
@@ -135,6 +135,7 @@ def test_sizes_change_from_call_to_call(ranks: int, backend: str, worlds: Worlds
 
 
 KIB = 4  # rows of 256 bytes
+SMALL = [1, 2, 3]
 SKEWED = [1, 1600 * KIB, 0]  # more than one of three ranks' share of 2 MiB, but less than all have
 LARGE = [5, 2100 * KIB, 1]
 TOGETHER = [1, 1600 * KIB, 1600 * KIB]  # each is less than all have room for
@@ -142,7 +143,11 @@ TOGETHER = [1, 1600 * KIB, 1600 * KIB]  # each is less than all have room for
 
 @pytest.mark.parametrize(
     ("forgetful", "rounds"),
-    [(None, [2, 1, 2, 2, 1, 2, 2, 1]), (0, [2, 1, 2, 2, 1, 2, 2, 1]), (1, [2, 2, 2, 2, 2, 2, 2, 1])],
+    [
+        (None, [1, 2, 1, 1, 1, 2, 1, 2, 1, 2, 2]),
+        (0, [1, 2, 1, 1, 1, 2, 1, 2, 1, 2, 2]),
+        (1, [1, 2, 2, 1, 2, 2, 1, 2, 2, 2, 2]),
+    ],
     ids=["all remember", "a rank with few rows forgets", "the one with most forgets"],
 )
 @pytest.mark.only_over("gloo", reason="gloo's messages are as long as what is in them")
@@ -150,5 +155,18 @@ def test_skewed_rows_come_along_where_they_had_room_the_last_time(
     forgetful: int | None, rounds: list[int], worlds: Worlds
 ) -> None:
     """Whatever each rank remembers, all take as many rounds, and have the right rows."""
-    turns = [SKEWED, SKEWED, LARGE, SKEWED, SKEWED, TOGETHER, SKEWED, [1, 2, 3]]
+    turns = [SMALL, SKEWED, SKEWED, SMALL, SKEWED, LARGE, SMALL, SKEWED, SKEWED, TOGETHER, SKEWED]
     assert worlds.get("gloo", 3).run(rounds_of, turns, forgetful) == [[(n, True) for n in rounds]] * 3
+
+
+@pytest.mark.parametrize(
+    ("ranks", "share", "most"),
+    [(2, 1 << 20, 2 << 20), (8, 256 << 10, 2 << 20), (17, 123_360, 1_973_776), (1024, 2048, 32 << 10)],
+)
+def test_what_a_rank_may_send_with_its_header(ranks: int, share: int, most: int) -> None:
+    """Its share of 2 MiB at any time, and the first rank has no more than 32 MiB for what is longer."""
+    mail = headers.Mail(0, ranks)
+    assert (mail.share, mail.stride) == (32 + share, most)
+    assert [len(block) for block in mail.blocks] == [most] * ranks
+    assert len(mail.message) == ranks * (32 + share)
+    assert sum(map(len, mail.blocks)) <= 32 << 20

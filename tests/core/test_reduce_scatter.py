@@ -22,9 +22,9 @@ def scattered(sizes: tuple[int, ...], dim: int, dtype: str) -> Tensor:
     return core.reduce_scatter(upstream(dist.get_rank(), shape, dtype).to(device()), dim, sizes=sizes)
 
 
-def lazy_sum(sizes: tuple[int, ...], dim: int) -> list[Tensor]:
+def lazy_sum(sizes: tuple[int, ...], dim: int, other: int) -> list[Tensor]:
     """This rank's part of the sum of lazily conjugated, and of lazily negated tensors, strided and contiguous."""
-    shape = [2, 3]
+    shape = [other, other]
     shape[dim] = sum(sizes)
     z = upstream(dist.get_rank(), shape, "complex64").to(device())
     lazy = [z.conj(), z.conj().imag, torch._neg_view(z.imag.contiguous())]
@@ -62,14 +62,15 @@ def test_reduce_scatter_gives_own_rows_of_the_sum(
         assert all(same(answer, wanted) for answer, wanted in zip(answers, expected, strict=True)), answers
 
 
-def test_sums_of_lazily_conjugated_and_negated_tensors(backend: str, worlds: Worlds) -> None:
+@pytest.mark.parametrize("other", [2, 60_000], ids=["small", "large"])
+def test_sums_of_lazily_conjugated_and_negated_tensors(other: int, backend: str, worlds: Worlds) -> None:
     """What is summed are the numbers that such a view stands for."""
     sizes = (1, 0, 4)
     for dim in (0, 1):
-        shape = [2, 3]
+        shape = [other, other]
         shape[dim] = sum(sizes)
         whole = sum(upstream(rank, shape, "complex64").conj().resolve_conj() for rank in range(3))
-        for rank, (z, strided, packed) in enumerate(worlds.get(backend, 3).run(lazy_sum, sizes, dim)):
+        for rank, (z, strided, packed) in enumerate(worlds.get(backend, 3).run(lazy_sum, sizes, dim, other)):
             assert same(z, whole.split(sizes, dim)[rank])
             assert same(strided, whole.imag.split(sizes, dim)[rank])
             assert same(packed, whole.imag.split(sizes, dim)[rank])

@@ -75,9 +75,10 @@ def run_in_two_rounds(subject: str, cases: list[Case]) -> list[Result]:
 def run_in_slots(subject: str, cases: list[Case]) -> list[Result]:
     with replaced(fast, ["may_be_short"], lambda *_: lambda: False):
         fast._places.clear()
-        results = [run_case(gather_by(subject), case) for case in cases]
-    fast._places.clear()
-    return results
+        try:
+            return [run_case(gather_by(subject), case) for case in cases]
+        finally:
+            fast._places.clear()
 
 
 def at_the_edge(widths: list[int], rows: list[int], slot: int) -> tuple[list[str], bool]:
@@ -273,6 +274,15 @@ def test_small_rows_travel_without_padding(given: bool, worlds: Worlds) -> None:
 def test_a_small_sum_over_two_ranks_brings_each_what_it_lacks(worlds: Worlds) -> None:
     """The other's rows for this rank, and nothing else."""
     assert worlds.get("gloo", 2).run(messages_of_a_sum, [300, 7]) == [[(1, 7 * 16)], [(0, 300 * 16)]]
+
+
+@GLOO_ONLY
+def test_a_large_sum_over_two_ranks_brings_each_what_it_lacks(worlds: Worlds) -> None:
+    """The same in one all-to-all."""
+    sizes = (3000, 700)
+    case = Case(sizes, 0, "float32", "list", other=(1, 64))
+    for rank, (_, returned) in enumerate(worlds.get("gloo", 2).run(counted, "core sum", case)):
+        assert returned == [("all_to_all_single", sizes[1 - rank] * 256, sizes[rank] * 256)]
 
 
 @pytest.mark.parametrize("dim", [0, 1])

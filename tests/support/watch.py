@@ -56,7 +56,8 @@ def watched() -> Iterator[list[tuple[str, int, int]]]:
 
         return wrapper
 
-    with replaced(dist, COLLECTIVES, watch), ExitStack() as stack:
+    here = [name for name in COLLECTIVES if hasattr(dist, name)]  # torch gave some new names
+    with replaced(dist, here, watch), ExitStack() as stack:
         for module in (_headers, _transports):  # several messages each: `messages_sent` counts those
             stack.enter_context(replaced(module, ["through_first"], watch))
         yield calls
@@ -81,7 +82,7 @@ def messages_sent() -> Iterator[list[tuple[int, int]]]:
 @contextmanager
 def replaced(home: Any, names: Iterable[str], by: Callable[[str, Any], Any]) -> Iterator[None]:
     """These attributes, each replaced by what a function makes of it."""
-    originals = {name: getattr_static(home, name) for name in names if hasattr(home, name)}  # torch gave some new names
+    originals = {name: getattr_static(home, name) for name in names}
     for name in originals:
         setattr(home, name, by(name, getattr(home, name)))
     try:

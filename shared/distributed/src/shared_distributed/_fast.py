@@ -143,22 +143,24 @@ class FastCall(_Call):
         dim, x = index(self.dim) % x.ndim, x.detach().to_dense() if x.is_sparse else x.detach()
         before, after = x.shape[:dim], x.shape[dim + 1 :]
         out = x.new_empty((*before, sum(self.sizes), *after))
+        # torch.cat knows few dtypes of one byte
+        into, x = (out.view(torch.uint8), x.view(torch.uint8)) if x.element_size() == 1 else (out, x)
         lies_flat = prod(before) == 1  # ranks' parts are one behind the other in the output
         arrived = self.arrived.pop(0) if self.arrived else ()
         if arrived and lies_flat:
-            torch.cat(arrived, out=out.view(-1))
+            torch.cat(arrived, out=into.view(-1))
             return out
         works: list[Any] = []
         if lies_flat:
-            rows, parts = out, out.split_with_sizes(self.sizes, dim)
+            rows, parts = into, into.split_with_sizes(self.sizes, dim)
         else:
             shapes = [(*before, n, *after) for n in self.sizes]
-            rows = x.new_empty(0 if arrived else out.numel())
+            rows = x.new_empty(0 if arrived else into.numel())
             flat = arrived or rows.split_with_sizes([prod(shape) for shape in shapes])
             parts = tuple(part.view(shape) for part, shape in zip(flat, shapes, strict=True))
 
         def operation() -> str:
-            return f"gather of {x.dtype} {(*before, self.sizes, *after)} along dim {dim}"
+            return f"gather of {out.dtype} {(*before, self.sizes, *after)} along dim {dim}"
 
         def finish() -> None:
             with failures_named(operation, self.group):
@@ -166,7 +168,7 @@ class FastCall(_Call):
                     work.wait()
             if not lies_flat:
                 with torch.inference_mode(out.is_inference()), torch.no_grad():
-                    torch.cat(parts, dim, out=out)
+                    torch.cat(parts, dim, out=into)
 
         if not arrived:
             parts[self.place.rank].copy_(x)  # also resolves strides and conjugation

@@ -23,7 +23,7 @@ from ._world import _long_tensor
 
 SLOTS = 64 << 10  # bytes of all slots together
 ROOM = SMALL  # bytes of all messages together
-MEMORY = 32 << 20  # bytes that the first rank keeps for messages which may turn out to be too much together
+MEMORY = 32 << 20  # bytes on the first rank for messages that are longer than a share
 ALIGNED = 16  # bytes: where a tensor of any dtype can start
 _INTS = Struct("=4q")  # a header
 
@@ -34,7 +34,7 @@ def may_be_short() -> bool:
     """Whether gloo's messages may be shorter than expected: over TCP it reads what comes. libuv, which it has on macOS
     and Windows, reads as much as the receiver has room for; of InfiniBand it is not known.
     """
-    return sys.platform == "linux" and os.environ.get("GLOO_DEVICE_TRANSPORT", "TCP").upper().startswith("TCP")
+    return sys.platform == "linux" and os.environ.get("GLOO_DEVICE_TRANSPORT", "TCP") in ("LINUX", "TCP", "TCP_TLS")
 
 
 class Mail:
@@ -51,7 +51,7 @@ class Mail:
         self.address = memory.data_ptr()
         self.bytes = memoryview((c_char * len(memory)).from_address(self.address)).cast("B")
         self.blocks, self.message = memory[: self.half].split(self.stride), memory[self.half :]
-        self.fitting: set[tuple[int, ...]] = set()  # such widths that all ranks' rows had room, the last time
+        self.fitting: set[tuple[int, ...]] = set()  # widths for which longer messages had room, the last time
 
     def exchange(
         self, header: list[int], xs: Sequence[Tensor], widths: list[int], group: Any
@@ -82,12 +82,13 @@ class Mail:
         through_first(
             HEADERS, self.blocks[0].narrow(0, 0, end or _INTS.size), self.blocks, self.message, group, complete
         )
-        headers, arrived = _opened(found, ats, widths, xs, self.message)
-        ends = () if arrived else [_placed(widths, size, self.stride)[1] for _, size, _ in headers]
-        if len(self.fitting) > 1000:
-            self.fitting.clear()
-        self.fitting.discard(like)
-        if all(ends) and sum(ends) <= self.room:
+        headers, arrived = _rows_of(found, ats, widths, xs, self.message)
+        ends = [end or _placed(widths, size, self.stride)[1] for _, size, _, end in found]
+        if not all(ends) or sum(ends) > self.room:
+            self.fitting.discard(like)
+        elif max(ends) > self.share:
+            if len(self.fitting) > 1000:
+                self.fitting.clear()
             self.fitting.add(like)
         return headers, arrived
 
@@ -118,7 +119,7 @@ def in_slots(
         rows = flat.narrow(0, place.rank * stride + at, width * header[1])
         rows.view(x.dtype).view(x.shape).copy_(x.detach())
     spread(flat, [stride] * place.world)
-    return _opened(headers.tolist(), range(0, flat.numel(), stride), widths, xs, flat)
+    return _rows_of(headers.tolist(), range(0, flat.numel(), stride), widths, xs, flat)
 
 
 def _placed(widths: list[int], size: int, room: int) -> tuple[list[int], int]:
@@ -130,7 +131,7 @@ def _placed(widths: list[int], size: int, room: int) -> tuple[list[int], int]:
     return (starts, at) if widths and at <= room else ([], 0)
 
 
-def _opened(
+def _rows_of(
     found: Sequence[tuple[int, ...]], blocks: Sequence[int], widths: list[int], xs: Sequence[Tensor], whole: Tensor
 ) -> tuple[list[Any], Arrived]:
     """The headers, and each tensor's rows in the blocks that start there, if every rank's came."""
@@ -145,5 +146,6 @@ def _opened(
             cuts += ((at - last) // itemsize, (end - at) // itemsize)
             last, ats[rank] = end, -(-end // ALIGNED) * ALIGNED
         cuts.append((whole.numel() - last) // itemsize)
-        arrived.append(whole.view(x.dtype).split_with_sizes(cuts)[1::2])
+        rows = whole if itemsize == 1 else whole.view(x.dtype)  # bytes, as `gather` wants them
+        arrived.append(rows.split_with_sizes(cuts)[1::2])
     return [header[:3] for header in found], arrived

@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-SMALL = 2 << 20  # bytes of all ranks together that a gather on gloo takes through the first rank; twice that from 9 on
+SMALL = 2 << 20  # bytes of all ranks that a gather on gloo takes through the first one; twice that from 9 ranks on
 SMALL_SUM = 4 << 20  # bytes that a sum on gloo brings to the first rank; from each, no more than if they were eight
 ONE_ROUND = 16 << 20  # bytes that a sum on gloo brings to the busiest rank before a second round is worth it
 HEADERS, ROWS, SUMS = 1 << 30, 3 << 29, 7 << 28  # tags of messages to the first rank, and, plus 1, from it
@@ -39,10 +39,10 @@ HEADERS, ROWS, SUMS = 1 << 30, 3 << 29, 7 << 28  # tags of messages to the first
 def through_first(
     tag: int, own: Tensor, blocks: Sequence[Tensor], whole: Tensor, group: Any, complete: Any = None
 ) -> None:
-    """Own block to the first rank, into its `blocks`; then `whole` to all, as far as `complete` says that it is full.
+    """Own block to the first rank, into its `blocks`; then the first rank's `whole` into all others'.
 
-    From rank to rank along a binomial tree. What comes back is awaited before anything is sent: a message that finds
-    its receiver ready crosses no other on its way.
+    `complete` gives as much of it as there is to send on. It goes from rank to rank along a binomial tree.
+    Receives are posted before anything is sent: a message that finds its receiver ready crosses no other on its way.
     """
     group = group or dist.group.WORLD
     rank, world = group.rank(), group.size()
@@ -93,14 +93,15 @@ def _sum_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any, own: Te
 def _sum_through_first(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
     if len(counts) == 2:  # to each what it lacks
         for_first, for_second = blocks = flat.split(counts)
-        through_first(SUMS, for_first, [own, own], own if rank else for_second, group)
+        blocks_of_first = [for_first, own]
+        through_first(SUMS, for_first, blocks_of_first, own if rank else for_second, group)
         _add_up([own, blocks[rank]], own)
         return
     whole = torch.empty_like(flat)
-    by_rank = [flat, *flat.new_empty((0 if rank else len(counts) - 1, flat.numel()))]  # all are on the first alone
+    by_rank = [] if rank else [flat, *flat.new_empty((len(counts) - 1, flat.numel()))]
 
     def complete() -> Tensor:
-        if rank == 0:
+        if by_rank:
             _add_up(by_rank, whole)
         return whole
 
