@@ -74,6 +74,7 @@ class Wrapping(Tensor):
     """A tensor without memory of its own, as some libraries make them."""
 
     inner: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # results are plain tensors
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "Wrapping":
