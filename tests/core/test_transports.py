@@ -22,7 +22,7 @@ from tests.support.world import place
 
 fast = importlib.import_module("shared_distributed._fast")
 transports = importlib.import_module("shared_distributed._transports")
-BORDERS = "SMALL", "SMALL_SUM", "ONE_ROUND"
+BORDERS = "SMALL", "SMALL_SUM", "SMALL_OF_TWO", "ONE_ROUND"
 
 
 @contextmanager
@@ -297,12 +297,13 @@ def test_only_real_rows_travel(dim: int, worlds: Worlds) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "rows", "through_one"), [(8, 512, True), (8, 513, False), (64, 64, True), (64, 65, False)]
+    ("ranks", "rows", "through_one"),
+    [(2, 128, True), (2, 129, False), (8, 512, True), (8, 513, False), (64, 64, True), (64, 65, False)],
 )
 def test_no_more_goes_through_the_first_rank_among_many(
     ranks: int, rows: int, through_one: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sum brings at most 4 MiB to it, however many ranks there are. A KiB a row; nothing moves here."""
+    """A sum brings at most 4 MiB to it, however many ranks there are; of two, 128 KiB. A KiB a row; nothing moves."""
     ways: list[str] = []
     for name in ("_sum_through_first", "_swap_and_sum", "_swap"):
         monkeypatch.setattr(transports, name, lambda *_, name=name: ways.append(name))

@@ -14,11 +14,11 @@ size. Never from contiguity, requires_grad or anything else that a rank has to i
 | nccl    | gathers                           | one all-gather, uneven or even    | not measured                       |
 |         | sums                              | one reduce-scatter                | not measured                       |
 
-Medians at 8 ranks on 2 cores: 64 KiB a rank where it says "up to", else 1 MiB. For small ones the number of messages
-decides, and how many of them cross. A thread of gloo's asks again and again for a connection that another thread holds.
-If the holder waits for the same core, both lose a time slice. Through one rank go 2 (W - 1) messages; all to all,
-W (W - 1) that cross. Large gathers go straight to all for the sake of networks: the first rank's link would carry all
-rows log2(W) times.
+Borders and medians are those of 8 ranks, on 2 cores: 64 KiB a rank where it says "up to", else 1 MiB. For small ones
+the number of messages decides, and how many of them cross. A thread of gloo's asks again and again for a connection
+that another thread holds. If the holder waits for the same core, both lose a time slice. Through one rank go 2 (W - 1)
+messages; all to all, W (W - 1) that cross. Large gathers go straight to all for the sake of networks: the first rank's
+link would carry all rows log2(W) times.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,6 +32,7 @@ from torch import Tensor
 
 SMALL = 2 << 20  # bytes of all ranks that a gather on gloo takes through the first one; twice that from 9 ranks on
 SMALL_SUM = 4 << 20  # bytes that a sum on gloo brings to the first rank; from each, no more than if they were eight
+SMALL_OF_TWO = 128 << 10  # bytes of a sum over two ranks that take two messages; one all-to-all is faster from there on
 ONE_ROUND = 16 << 20  # bytes that a sum on gloo brings to the busiest rank before a second round is worth it
 HEADERS, ROWS, SUMS = 1 << 30, 3 << 29, 7 << 28  # tags of messages to the first rank, and, plus 1, from it
 
@@ -75,7 +76,7 @@ def _gather_on_gloo(rows: Tensor, blocks: Sequence[Tensor], rank: int, group: An
 
 def _sum_on_gloo(flat: Tensor, counts: list[int], rank: int, group: Any, own: Tensor) -> None:
     world, total = len(counts), sum(counts)
-    if max(world, 8) * total * flat.element_size() <= SMALL_SUM:
+    if total * flat.element_size() <= (SMALL_OF_TWO if world == 2 else SMALL_SUM // max(world, 8)):
         _sum_through_first(flat, counts, rank, group, own)
         return
     # all-to-all sends the busiest rank (W - 1) max(n) rows; even shares, twice (W - 1) / W N, in two rounds
