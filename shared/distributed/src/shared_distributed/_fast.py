@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A call as the package makes it: small gathers in one round, fast transports, failures that name ranks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from math import prod
 from operator import index
@@ -146,18 +146,22 @@ class FastCall(_Call):
         # torch.cat knows few dtypes of one byte
         into, x = (out.view(torch.uint8), x.view(torch.uint8)) if x.element_size() == 1 else (out, x)
         lies_flat = prod(before) == 1  # ranks' parts are one behind the other in the output
-        arrived = self.arrived.pop(0) if self.arrived else ()
-        if arrived and lies_flat:
-            torch.cat(arrived, out=into.view(-1))
+
+        def shaped(flat: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            return tuple(part.view(*before, n, *after) for part, n in zip(flat, self.sizes, strict=True))
+
+        if self.arrived:
+            arrived = self.arrived.pop(0)
+            if lies_flat:
+                torch.cat(arrived, out=into.view(-1))
+            else:
+                torch.cat(shaped(arrived), dim, out=into)
             return out
-        works: list[Any] = []
         if lies_flat:
             rows, parts = into, into.split_with_sizes(self.sizes, dim)
         else:
-            shapes = [(*before, n, *after) for n in self.sizes]
-            rows = x.new_empty(0 if arrived else into.numel())
-            flat = arrived or rows.split_with_sizes([prod(shape) for shape in shapes])
-            parts = tuple(part.view(shape) for part, shape in zip(flat, shapes, strict=True))
+            rows, width = x.new_empty(into.numel()), prod(before) * prod(after)
+            parts = shaped(rows.split_with_sizes([n * width for n in self.sizes]))
 
         def operation() -> str:
             return f"gather of {out.dtype} {(*before, self.sizes, *after)} along dim {dim}"
@@ -170,10 +174,9 @@ class FastCall(_Call):
                 with torch.inference_mode(out.is_inference()), torch.no_grad():
                     torch.cat(parts, dim, out=into)
 
-        if not arrived:
-            parts[self.place.rank].copy_(x)  # also resolves strides and conjugation
-            with failures_named(operation, self.group):
-                works = self.transport(x.device).gather(rows, parts, self.place.rank, self.group)
+        parts[self.place.rank].copy_(x)  # also resolves strides and conjugation
+        with failures_named(operation, self.group):
+            works = self.transport(x.device).gather(rows, parts, self.place.rank, self.group)
         finish() if self.steps is None or not works else self.steps.append(finish)
         return out
 
