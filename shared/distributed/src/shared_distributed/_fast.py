@@ -171,13 +171,16 @@ class FastCall(_Call):
                 for work in works:
                     work.wait()
             if not lies_flat:
-                with torch.inference_mode(out.is_inference()), torch.no_grad():
-                    torch.cat(parts, dim, out=into)
+                torch.cat(parts, dim, out=into)
+
+        def finish_later() -> None:
+            with torch.inference_mode(out.is_inference()), torch.no_grad():
+                finish()
 
         parts[self.place.rank].copy_(x)  # also resolves strides and conjugation
         with failures_named(operation, self.group):
             works = self.transport(x.device).gather(rows, parts, self.place.rank, self.group)
-        finish() if self.steps is None or not works else self.steps.append(finish)
+        finish() if self.steps is None or not works else self.steps.append(finish_later)
         return out
 
     @_graph_break
