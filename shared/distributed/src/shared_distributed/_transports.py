@@ -32,7 +32,7 @@ from torch import Tensor
 
 SMALL = 2 << 20  # bytes of all ranks that a gather on gloo takes through the first one; twice that from 9 ranks on
 SMALL_SUM = 4 << 20  # bytes that a sum on gloo brings to the first rank; from each, no more than if they were eight
-SMALL_OF_TWO = 128 << 10  # bytes of a sum over two ranks that take two messages; one all-to-all is faster from there on
+SMALL_OF_TWO = 128 << 10  # bytes of a sum over two ranks that go in two messages; at 512 KiB all-to-all is faster
 ONE_ROUND = 16 << 20  # bytes that a sum on gloo brings to the busiest rank before a second round is worth it
 HEADERS, ROWS, SUMS = 1 << 30, 3 << 29, 7 << 28  # tags of messages to the first rank, and, plus 1, from it
 
