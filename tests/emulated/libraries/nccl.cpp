@@ -418,6 +418,8 @@ EXPORTED ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
+static thread_local std::string last_error;
+
 static ncclResult_t join(ncclComm_t* out, int size, const std::string& folder, int rank) {
   auto* comm = new ncclComm;
   comm->rank = rank;
@@ -428,7 +430,8 @@ static ncclResult_t join(ncclComm_t* out, int size, const std::string& folder, i
   auto devices = exchange(comm, "device", std::to_string(current_device), "joining");
   for (int other = 0; other < size; other++) {
     if (other != rank && devices[other] == devices[rank]) {
-      fprintf(stderr, "EMULATED NCCL: Duplicate GPU: ranks %d and %d use device %d\n", rank, other, comm->device);
+      last_error = "Duplicate GPU detected: ranks " + std::to_string(rank) + " and " + std::to_string(other) +
+                   " are both on device " + devices[rank];
       return ncclInvalidUsage;
     }
   }
@@ -512,7 +515,7 @@ EXPORTED const char* ncclGetErrorString(ncclResult_t result) {
   return text;
 }
 
-EXPORTED const char* ncclGetLastError(ncclComm_t) { return "emulated NCCL"; }
+EXPORTED const char* ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
 
 EXPORTED ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) {
   return cudaMalloc(pointer, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of this room call on ranks: settings and counters of the emulation."""
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+COUNTERS = 11  # of libraries/emulator.h
+
+
+class Counts(NamedTuple):
+    """What happened on this rank's GPU, in the order of libraries/emulator.h."""
+
+    kernels: int  # operators, each counted once
+    host_to_device: int
+    device_to_host: int
+    device_to_device: int
+    memsets: int
+    stream_syncs: int
+    event_syncs: int
+    device_syncs: int
+    nccl_launches: int
+    nccl_operations: int
+    allocations: int
+
+    @property
+    def syncs(self) -> int:
+        """How often the host waited."""
+        return self.stream_syncs + self.event_syncs + self.device_syncs
+
+
+def counted(call: Callable[[], object]) -> Counts:
+    """What one call does, after two that may have made what is kept."""
+    for _ in range(2):
+        call()
+    torch.cuda.synchronize()
+    library = ctypes.CDLL("libemulated.so")
+    library.emulated_reset_counters()
+    result = call()
+    values = (ctypes.c_long * COUNTERS)()
+    library.emulated_counters(values)
+    del result
+    torch.cuda.synchronize()
+    return Counts(*values)
+
+
+def delays(kernel: int = 0, nccl: int = 0) -> None:
+    """At most so many microseconds before each kernel, and before and after each launch of NCCL.
+
+    Settings are read once: in a world of its own, before anything else.
+    """
+    os.environ["EMULATED_KERNEL_DELAY_US"] = str(kernel)
+    os.environ["EMULATED_NCCL_DELAY_US"] = str(nccl)
+
+
+def patience(seconds: int) -> None:
+    """How long a launch waits for the other ranks."""
+    os.environ["EMULATED_NCCL_HANG_S"] = str(seconds)
