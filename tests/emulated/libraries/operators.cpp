@@ -13,6 +13,7 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -160,7 +161,21 @@ IValue argument_on_host(const IValue& argument, const std::string& name) {
 
 Tensor to_device(const Tensor& x, at::Device device) {
   if (!x.defined() || !x.device().is_cpu()) return x;
-  Tensor moved = at::empty_strided(x.sizes(), x.strides(), x.options().device(device));
+  auto options = x.options().device(device);
+  if (x.is_sparse()) {
+    Tensor indices = to_device(x._indices(), device), values = to_device(x._values(), device);
+    return at::_sparse_coo_tensor_unsafe(indices, values, x.sizes(), options, x.is_coalesced());
+  }
+  if (x.is_sparse_csr()) {
+    Tensor rows = to_device(x.crow_indices(), device), columns = to_device(x.col_indices(), device);
+    return at::_sparse_csr_tensor_unsafe(rows, columns, to_device(x.values(), device), x.sizes(), options);
+  }
+  if (x.is_quantized()) {
+    Tensor moved = at::_empty_affine_quantized(x.sizes(), options, x.q_scale(), x.q_zero_point());
+    memcpy(moved.data_ptr(), x.data_ptr(), x.nbytes());
+    return moved;
+  }
+  Tensor moved = at::empty_strided(x.sizes(), x.strides(), options);
   if (x.numel()) on_host(moved).copy_(x);
   return moved;
 }
