@@ -24,6 +24,9 @@ def is_emulated() -> bool:
     return "EMULATED_DEVICES" in os.environ
 
 
+needs_triton = pytest.mark.skipif(is_emulated(), reason="what Triton compiles is not emulated")
+
+
 def is_on_gpus(backend: str) -> bool:
     """Whether the ranks have a GPU each: under any of NCCL's names, such as nccl-legacy or cpu:gloo,cuda:nccl."""
     return "nccl" in backend and backend != "nccl-rules"
