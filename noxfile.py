@@ -22,6 +22,7 @@ ADAPTERS = sorted(contract.parent.name for contract in ROOT.glob("packages/*/con
 DISTRIBUTIONS = ["shared/distributed", *[f"packages/{name}" for name in ADAPTERS], "tools"]
 MODULES = ["shared_distributed", *[f"{name.replace('-', '_')}_distributed" for name in ADAPTERS]]
 DEVELOPMENT = ["matplotlib", "nox", "numpy", "pdoc", "pytest", "hypothesis", "ruff", "mypy", "hatchling"]
+EMULATED = ["torch==2.15.0", "nvidia-cuda-crt==13.2.*"]  # a CUDA build, and a header that it does not bring
 COMPARED = ["torchmetrics", "accelerate"]  # what the benchmark compares with
 CONSTRAINTS = "tests/constraints.txt"
 RELEASED = "tools/src/shared_distributed_tools/render/released"
@@ -213,6 +214,24 @@ def test_with(session: nox.Session, *requirements: str) -> None:
     for suite in ("core", *ADAPTERS):
         session.run("pytest", "-q", f"--suite={suite}", *session.posargs)
     session.run("pytest", "-q", "--vendored", *session.posargs)
+
+
+@nox.session(default=False)
+def emulated(session: nox.Session) -> None:
+    """torch's own NCCL code on emulated GPUs: every suite, and random delays; in an environment of its own (5 GB)."""
+    missing = [compiler for compiler in ("g++", "gcc") if shutil.which(compiler) is None]
+    if missing:
+        session.skip(f"needs a C++ compiler: {' and '.join(missing)} not found")
+    session.install(*EMULATED, "numpy", "einops", "pytest", "hypothesis", *EDITABLE)
+    on_gpus = ("python", "-m", "tests.emulated", "--devices=4")
+    over_nccl = ("pytest", "-q", "--backend=nccl")
+    if session.posargs:
+        session.run(*on_gpus, *over_nccl, *session.posargs)
+        return
+    session.run(*on_gpus, *over_nccl, "--ignore=tests/tools")
+    session.run(*on_gpus, *over_nccl, "--vendored")
+    session.run(*on_gpus, "--late=300", *over_nccl, "--vendored", "tests/adapters/test_matrix.py")
+    session.run(*on_gpus, "tests.emulated.counts")
 
 
 @nox.session(default=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs a command on emulated GPUs: python -m tests.emulated [--devices N] MODULE [arguments of the module]."""
+"""Runs a command on emulated GPUs: python -m tests.emulated [--devices N] [--late US] MODULE [arguments of the module]."""
 
 import argparse
 import subprocess
@@ -13,6 +13,7 @@ from .emulation import compiler_missing, environment
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.emulated", description=__doc__)
     parser.add_argument("--devices", type=int, default=4, help="how many GPUs there are")
+    parser.add_argument("--late", type=int, default=0, help="kernels are late by up to so many microseconds")
     parser.add_argument("module", help="a module to run, such as pytest")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     given = parser.parse_args()
@@ -21,8 +22,12 @@ def main() -> int:
         parser.error(reason)
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="emulated-", dir=memory if memory.is_dir() else None) as folder:
+        variables = environment(given.devices, folder)
+        if given.late:
+            variables["EMULATED_KERNEL_DELAY_US"] = str(given.late)
+            variables["EMULATED_NCCL_DELAY_US"] = str(10 * given.late)
         command = [sys.executable, "-m", given.module, *given.arguments]
-        return subprocess.run(command, env=environment(given.devices, folder)).returncode
+        return subprocess.run(command, env=variables).returncode
 
 
 sys.exit(main())
