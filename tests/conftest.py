@@ -87,7 +87,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     suite, room = config.getoption("--suite"), room_of(collection_path)
     if room == "hosts":
         return config.getoption("--hosts", None) is None or None  # an option of its plugin
-    if room == "emulated" and not is_emulated():
+    if (room == "emulated" and not is_emulated()) or (room == "nccl" and config.getoption("--backend") != "nccl"):
         return True
     if config.getoption("--vendored"):
         return room not in ("", "adapters", "support") or None

@@ -91,6 +91,7 @@ def test_gradient_accumulation_with_no_sync(subject: str, backend: str, worlds: 
     check(worlds, backend, Company(subject, no_sync=True))
 
 
+@pytest.mark.only_over("gloo", reason="NCCL needs more: tests/nccl/test_unused_parameters.py")
 def test_parameters_that_only_some_ranks_use(backend: str, worlds: Worlds) -> None:
     """`find_unused_parameters`: right with a group of the gather's own."""
     check(worlds, backend, Company("core sum", own_group="gather", detour=(0,)))
