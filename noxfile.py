@@ -235,6 +235,18 @@ def emulated(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def gpu(session: nox.Session) -> None:
+    """What only two or more GPUs show, and a report of it, in an environment of its own (5 GB).
+
+    Arguments after -- go to pip, such as --index-url URL for another build of torch: no constraints, which may pin one
+    without CUDA.
+    """
+    session.install("torch", *session.posargs)
+    session.install("numpy", "einops", "pytest", "hypothesis", "matplotlib", *COMPARED, *EDITABLE)
+    session.run("python", "-m", "tests.gpu")
+
+
+@nox.session(default=False)
 def frameworks(session: nox.Session) -> None:
     """The recipes in shared/distributed/docs inside the frameworks that they are for, in an environment of its own."""
     recipes = ["lightning", "transformers", "sentence-transformers", "datasets", "pytorch-metric-learning", *COMPARED]
