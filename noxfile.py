@@ -79,10 +79,12 @@ def tests(session: nox.Session) -> None:
     reason = nccl_missing(session)
     session.log(f"without NCCL: {reason}" if reason else "with NCCL")
     runs = {"gloo": ["--ignore=tests/tools"], "tools": ["--suite=tools"]}  # the longest first
-    for backend in ("nccl-rules", *(() if reason else ("nccl",))):
-        runs[backend] = [f"--backend={backend}"]
-    runs |= {f"vendored {name}": ["--vendored", f"--backend={name}"] for name in runs if name != "tools"}
+    runs["nccl-rules"] = ["--backend=nccl-rules"]
+    runs |= {f"vendored {name}": ["--vendored", f"--backend={name}"] for name in ("gloo", "nccl-rules")}
     side_by_side(session, runs)
+    if not reason:  # one after the other: both take every GPU
+        side_by_side(session, {"nccl": ["--backend=nccl"]})
+        side_by_side(session, {"vendored nccl": ["--vendored", "--backend=nccl"]})
 
 
 def side_by_side(session: nox.Session, runs: dict[str, list[str]]) -> None:
@@ -218,11 +220,11 @@ def test_with(session: nox.Session, *requirements: str) -> None:
 
 @nox.session(default=False)
 def emulated(session: nox.Session) -> None:
-    """torch's own NCCL code on emulated GPUs: every suite, and random delays; in an environment of its own (5 GB)."""
+    """The NCCL code of torch itself, on emulated GPUs, with random delays too; in an environment of its own (5 GB)."""
     missing = [compiler for compiler in ("g++", "gcc") if shutil.which(compiler) is None]
     if missing:
         session.skip(f"needs a C++ compiler: {' and '.join(missing)} not found")
-    session.install(*EMULATED, "numpy", "einops", "pytest", "hypothesis", *EDITABLE)
+    session.install(*EMULATED, "numpy", "einops", "pytest", "hypothesis", "matplotlib", *EDITABLE)
     on_gpus = ("python", "-m", "tests.emulated", "--devices=4")
     over_nccl = ("pytest", "-q", "--backend=nccl")
     if session.posargs:

@@ -96,7 +96,9 @@ def errors(worlds: Worlds, backend: str, row: str, grad: str, factor: str, sizes
         ("all", "1", RAGGED),
     ],
 )
-def test_summed_gradients_that_are_right(row: str, factor: str, sizes: tuple[int, ...], backend: str, worlds: Worlds) -> None:
+def test_summed_gradients_that_are_right(
+    row: str, factor: str, sizes: tuple[int, ...], backend: str, worlds: Worlds
+) -> None:
     """The gradient of the mean over the rows of all ranks, for every parameter."""
     found = errors(worlds, backend, row, "sum", factor, sizes)
     assert max(found.values()) < 1e-5, found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs a command on emulated GPUs: python -m tests.emulated [--devices N] [--late US] MODULE [arguments of the module]."""
+"""Runs a module on emulated GPUs: python -m tests.emulated [--devices N] [--late US] MODULE [its arguments]."""
 
 import argparse
 import subprocess

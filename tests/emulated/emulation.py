@@ -56,8 +56,9 @@ def build() -> Path:
         return BUILT
     shutil.rmtree(BUILT, ignore_errors=True)
     BUILT.mkdir()
-    running = [subprocess.Popen(command, cwd=SOURCES) for command in commands(BUILT)]
-    if any([process.wait() for process in running]):
+    compilers = [subprocess.Popen(command, cwd=SOURCES) for command in commands(BUILT)]
+    exit_codes = [compiler.wait() for compiler in compilers]
+    if any(exit_codes):
         raise SystemExit("the emulation could not be compiled: see the messages above")
     stamp.write_text(wanted)
     return BUILT

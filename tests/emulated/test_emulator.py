@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The emulation itself: each of its checks is broken once, so that no other test here passes because it sees nothing."""
+"""The emulation itself: each of its checks is broken once, so that no other test passes because it sees nothing."""
 
 from collections.abc import Callable
 
@@ -184,7 +184,10 @@ def test_ranks_that_part_ways_are_ended(broken: Callable[[], None], words: list[
 
 def test_a_rank_that_stays_away_is_named(backend: str) -> None:
     """Who waits, for whom, and in what."""
-    with World(2, join=False, backend="nccl") as world, pytest.raises(WorldFailure, match="HANG: rank 0 of 2 waits for"):
+    with (
+        World(2, join=False, backend="nccl") as world,
+        pytest.raises(WorldFailure, match="HANG: rank 0 of 2 waits for"),
+    ):
         world.run(one_stays_away)
 
 

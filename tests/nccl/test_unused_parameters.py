@@ -2,10 +2,10 @@
 """DDP with `find_unused_parameters`, where ranks use different parameters: which of its ways work on NCCL.
 
 DDP starts the sum of a bucket as soon as all of its gradients are there. A rank that leaves a layer out has some of
-them earlier than the others: before the backward of the gather, which on the others comes first. So the gather needs a
-group of its own. On the backend that is called "nccl" since torch 2.15 the stream that starts DDP's sum waits for it as
-well, and what that stream does next, such as the backward of the gather, waits for ranks that wait for this rank: so the
-gather needs a stream of its own too. Autograd runs the backward on the stream of the forward.
+them earlier than the others: before the backward of the gather, which comes first on the others. So the gather needs a
+group of its own. On the backend that is called "nccl" since torch 2.15, the stream that starts DDP's sum waits for it.
+What that stream does next, such as the backward of the gather, then waits for ranks that wait for this rank. So there
+the gather needs a stream of its own too: autograd runs the backward on the stream of the forward.
 """
 
 from typing import Any

@@ -31,9 +31,7 @@ def cpu_tensor_on_rank_1(known_by: str) -> tuple[Outcome, Any]:
     store = dist.FileStore(str(Path(here.folder) / "store"), here.size)
     options = {"device_id": mine} if known_by == "device_id" else {}
     timeout = timedelta(seconds=10)
-    dist.init_process_group(
-        here.backend, store=store, rank=here.rank, world_size=here.size, timeout=timeout, **options
-    )
+    dist.init_process_group(here.backend, store=store, rank=here.rank, world_size=here.size, timeout=timeout, **options)
     rows = torch.ones(2 + here.rank, 3, device=mine)
     if known_by == "last call":
         core.all_gather(rows)

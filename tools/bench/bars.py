@@ -69,7 +69,7 @@ def rivals(results: Results) -> list[tuple[str, Point, Estimate]]:
 
 
 def judge(results: Results) -> list[Judged]:
-    """Every promise. How many times as fast is promised on gloo only: on NCCL it depends on the GPUs and their links."""
+    """Every promise. Speed is promised on gloo only: on NCCL it depends on the GPUs and their links."""
     judged = []
     on_gloo = results.facts.get("backend", "gloo") == "gloo"
     for bar in BARS if on_gloo else []:
