@@ -2,11 +2,12 @@
 """What the tests of this room call on ranks: settings and counters of the emulation."""
 
 import ctypes
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+
+from tests.support.world import is_emulated
 
 COUNTERS = 11  # of libraries/emulator.h
 
@@ -51,15 +52,12 @@ def counted(call: Callable[[], object]) -> Counts:
     return Counts(*values)
 
 
-def delays(kernel: int = 0, nccl: int = 0) -> None:
-    """At most so many microseconds before each kernel, and before and after each launch of NCCL.
+def settings(kernel_delay: int = 0, nccl_delay: int = 0, patience: int = 60) -> None:
+    """From now on, in this process. Without effect on real GPUs.
 
-    Settings are read once: in a world of its own, before anything else.
+    kernel_delay: every kernel is late by a random time of at most so many microseconds
+    nccl_delay: so is every launch of NCCL, and so are its results
+    patience: seconds that a launch waits for the other ranks
     """
-    os.environ["EMULATED_KERNEL_DELAY_US"] = str(kernel)
-    os.environ["EMULATED_NCCL_DELAY_US"] = str(nccl)
-
-
-def patience(seconds: int) -> None:
-    """How long a launch waits for the other ranks."""
-    os.environ["EMULATED_NCCL_HANG_S"] = str(seconds)
+    if is_emulated():
+        ctypes.CDLL("libemulated.so").emulated_set(kernel_delay, nccl_delay, patience)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.emulated.calls import counted, delays, patience
+from tests.emulated.calls import counted, settings
 from tests.support import World, WorldFailure
 from tests.support.world import device, join_group
 
@@ -51,7 +51,7 @@ def other_reduction() -> None:
 
 
 def one_stays_away() -> None:
-    patience(2)
+    settings(patience=2)
     join_group()
     dist.all_reduce(ones())
     torch.cuda.synchronize()
@@ -71,7 +71,7 @@ def wrong_after_reuse(keeps: bool, turns: int) -> int:
 
     keeps: `record_stream`, as is right.
     """
-    delays(kernel=500)
+    settings(kernel_delay=500)
     making, using = torch.cuda.Stream(), torch.cuda.Stream()
     wrong = 0
     for _ in range(turns):
@@ -94,7 +94,7 @@ def wrong_after_reuse(keeps: bool, turns: int) -> int:
 
 def seen_too_early(waits: bool) -> bool:
     """Whether a gather's result is looked at before it is there: on another stream, without `wait()`."""
-    delays(nccl=100_000)
+    settings(nccl_delay=100_000)
     join_group()
     dist.all_reduce(ones())  # a communicator is made
     torch.cuda.synchronize()
@@ -112,7 +112,8 @@ def right_sums(dtype: torch.dtype) -> bool:
     world, positions = dist.get_world_size(), torch.arange(9) % 5
     total = (positions + dist.get_rank()).to(dtype).to(device())
     dist.all_reduce(total)
-    return torch.equal(total.cpu(), sum((positions + rank).to(dtype) for rank in range(world)))
+    expected = torch.stack([(positions + rank).to(dtype) for rank in range(world)]).sum(0).to(dtype)
+    return torch.equal(total.cpu(), expected)
 
 
 def what_is_counted() -> dict[str, tuple[int, ...]]:
@@ -127,7 +128,7 @@ def what_is_counted() -> dict[str, tuple[int, ...]]:
         "gather": lambda: dist.all_gather_into_tensor(out, x),
         "sync": torch.cuda.synchronize,
     }
-    found = {}
+    found: dict[str, tuple[int, ...]] = {}
     for name, call in calls.items():
         counts = counted(call)
         found[name] = (counts.kernels, counts.host_to_device, counts.device_to_host, counts.syncs, counts.nccl_launches)

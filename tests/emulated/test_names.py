@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Every name that torch has for NCCL takes NCCL's way: the same launches."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -24,13 +26,13 @@ def launches() -> dict[str, tuple[int, int]]:
     found = {}
     for name, sizes in calls.items():
         rows = torch.ones((sizes or ragged)[rank], 200, device=device())
-        counts = counted(lambda rows=rows, sizes=sizes: core.all_gather(rows, sizes=sizes))
+        counts = counted(partial(core.all_gather, rows, sizes=sizes))
         found[name] = (counts.nccl_launches, counts.nccl_operations)
     for name, sizes in {"even": [300] * WORLD, "ragged": ragged}.items():
         x = torch.ones(sizes[rank], 200, device=device(), requires_grad=True)
         gathered, _ = core.all_gather(x, sizes=sizes)
         arriving = torch.ones_like(gathered)
-        counts = counted(lambda g=gathered, x=x, a=arriving: torch.autograd.grad(g, x, a, retain_graph=True))
+        counts = counted(partial(torch.autograd.grad, gathered, x, arriving, retain_graph=True))
         found[f"{name}, backward"] = (counts.nccl_launches, counts.nccl_operations)
     return found
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import shared_distributed as core
-from tests.emulated.calls import delays
+from tests.emulated.calls import settings
 from tests.support import World
 from tests.support.oracle import values
 from tests.support.world import device, join_group
@@ -39,7 +39,7 @@ def overwrite(elements: int) -> None:
 
 def wrong_on_another_stream(how: str, dim: int) -> int:
     """How many gathers, started on one stream and used on another, had wrong rows."""
-    delays(kernel=300, nccl=3000)
+    settings(kernel_delay=300, nccl_delay=3000)
     join_group()
     rank, wrong = dist.get_rank(), 0
     starting, using = torch.cuda.Stream(), torch.cuda.Stream()
@@ -67,7 +67,7 @@ def wrong_on_another_stream(how: str, dim: int) -> int:
 
 def gradients_on_a_side_stream(dim: int) -> bool:
     """Forward and backward on a side stream, while the default stream overwrites what is free."""
-    delays(kernel=300, nccl=3000)
+    settings(kernel_delay=300, nccl_delay=3000)
     join_group()
     rank, side = dist.get_rank(), torch.cuda.Stream()
     right = True

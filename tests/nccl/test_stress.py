@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import shared_distributed as core
-from tests.emulated.calls import delays
+from tests.emulated.calls import settings
 from tests.support import World
 from tests.support.adapters import SUBJECTS
 from tests.support.gather import gather_by, run_case
@@ -81,7 +81,7 @@ def is_right(kind: str, case: Case) -> bool:
 
 
 def wrong_calls(seed: int) -> list[tuple[str, Case]]:
-    delays(kernel=300, nccl=2000)
+    settings(kernel_delay=300, nccl_delay=2000)
     join_group()
     return [(kind, case) for kind, case in random_cases(seed, dist.get_world_size()) if not is_right(kind, case)]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import shared_distributed as core
-from tests.emulated.calls import patience
+from tests.emulated.calls import settings
 from tests.house.pages import names_of
 from tests.support import World
 from tests.support.oracle import values
@@ -63,12 +63,12 @@ def rows_of(rank: int, step: int) -> Tensor:
 
 
 def gradients_of_last_step(own_group: bool, own_stream: bool, bucket: float) -> list[Tensor]:
-    patience(8)
+    settings(patience=8)
     join_group()
     rank = dist.get_rank()
     group = dist.new_group() if own_group else None
     model = Scorer(group, torch.cuda.Stream() if own_stream else None).to(device())
-    wrapped = DistributedDataParallel(model, find_unused_parameters=True, bucket_cap_mb=bucket)  # type: ignore[arg-type]
+    wrapped = DistributedDataParallel(model, find_unused_parameters=True, bucket_cap_mb=bucket)
     for step in range(STEPS):
         wrapped.zero_grad()
         scores = wrapped(rows_of(rank, step).to(device()), rank == 0)

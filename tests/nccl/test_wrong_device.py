@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import shared_distributed as core
-from tests.emulated.calls import patience
+from tests.emulated.calls import settings
 from tests.support import Deadlines, World
 from tests.support.calls import Outcome, attempt
 from tests.support.world import place
@@ -24,7 +24,7 @@ def cpu_tensor_on_rank_1(known_by: str) -> tuple[Outcome, Any]:
     known_by: how the group's device is known: the backend finds it by itself ("backend"), from `device_id`, or from
     the group's last call ("last call").
     """
-    patience(15)
+    settings(patience=15)
     here = place()
     torch.cuda.set_device(0)  # what it is before anybody sets it
     mine = torch.device("cuda", here.rank)

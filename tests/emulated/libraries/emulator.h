@@ -25,6 +25,12 @@ using Work = std::function<void()>;
 
 int setting(const char* name, int otherwise);  // an environment variable
 void pause_up_to(int microseconds);            // sleeps for a random time
+
+// From the environment at first, and from tests while they run.
+extern std::atomic<int> kernel_delay;   // EMULATED_KERNEL_DELAY_US, before each kernel
+extern std::atomic<int> nccl_delay;     // EMULATED_NCCL_DELAY_US, before and after each launch
+extern std::atomic<int> nccl_patience;  // EMULATED_NCCL_HANG_S, seconds that a launch waits for other ranks
+EXPORTED void emulated_set(int new_kernel_delay, int new_nccl_delay, int new_nccl_patience);
 [[noreturn]] void fail(int exit_code, const std::string& message);
 
 enum Counter {

@@ -168,8 +168,7 @@ struct ncclComm {
 // What every rank has for `what`, by rank; empty if the communicator was aborted meanwhile.
 static std::vector<std::string> exchange(
     ncclComm* comm, const std::string& what, const std::string& mine, const std::string& words) {
-  static const int patience = setting("EMULATED_NCCL_HANG_S", 60);
-  auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(patience);
+  auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(nccl_patience);
   write_file(comm->file(what, comm->rank), mine);
   std::vector<std::string> found(comm->size);
   for (int rank = 0; rank < comm->size; rank++) {
@@ -329,17 +328,16 @@ static void write_outputs(const ncclComm* comm, const std::vector<Part>& parts) 
 
 // On a stream's thread. Launches of a communicator happen one after the other, whatever streams they are on.
 static void execute(ncclComm* comm, std::vector<Operation> operations, uint64_t number) {
-  static const int delay = setting("EMULATED_NCCL_DELAY_US", 0);
   {
     std::unique_lock<std::mutex> lock(comm->mutex);
     comm->finished.wait(lock, [&] { return comm->executed == number; });
   }
-  pause_up_to(delay);
+  pause_up_to(nccl_delay);
   auto files = exchange(comm, std::to_string(number), file_of(comm, operations), text_of(operations));
   if (!files.empty()) {
     std::vector<Part> parts(files.begin(), files.end());
     check_agreement(comm, parts, number);
-    pause_up_to(delay);
+    pause_up_to(nccl_delay);
     write_outputs(comm, parts);
   }
   // who has this launch's files from all ranks knows that all are through with the one before the last

@@ -17,6 +17,16 @@ int setting(const char* name, int otherwise) {
   return value ? atoi(value) : otherwise;
 }
 
+std::atomic<int> kernel_delay{setting("EMULATED_KERNEL_DELAY_US", 0)};
+std::atomic<int> nccl_delay{setting("EMULATED_NCCL_DELAY_US", 0)};
+std::atomic<int> nccl_patience{setting("EMULATED_NCCL_HANG_S", 60)};
+
+EXPORTED void emulated_set(int new_kernel_delay, int new_nccl_delay, int new_nccl_patience) {
+  kernel_delay = new_kernel_delay;
+  nccl_delay = new_nccl_delay;
+  nccl_patience = new_nccl_patience;
+}
+
 void pause_up_to(int microseconds) {
   if (microseconds <= 0) return;
   static thread_local std::mt19937 random(std::random_device{}());

@@ -19,7 +19,6 @@ Stream::Stream(int device, int priority) : device(device), priority(priority) {
 }
 
 void Stream::run() {
-  static const int delay = setting("EMULATED_KERNEL_DELAY_US", 0);
   current_device = device;
   for (;;) {
     Work work;
@@ -30,7 +29,7 @@ void Stream::run() {
       queue_.pop_front();
       busy_ = true;
     }
-    pause_up_to(delay);
+    pause_up_to(kernel_delay);
     work();
     work = nullptr;  // what it holds is freed before it counts as done
     std::lock_guard<std::mutex> lock(mutex_);
