@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Many tensors in one call: the ranks agree on them together, and move them in one order."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._agree import _CANNOT_JOIN, _are_trusted, _call_in_words, _check, _Claim, _claim, _compare, _raise_on_all
+from ._agree import _CANNOT_JOIN, _are_trusted, _check, _Claim, _claim, _compare, _has_shape, _raise_on_all
 from ._errors import BadInputError, DisagreementError
 from ._gradient import _Gather
 from ._usable import problem_with
@@ -38,14 +38,14 @@ def agree_on_all(
     claims = _compare(ranks, claim, words)
     if summed:
         wanted = wanted_by_any(ranks, xs, claims, words)
-        xs = [joining(x) if flag == "1" and not x.requires_grad else x for x, flag in zip(xs, wanted, strict=True)]
+        xs = [joining(x) if flag == "1" else x for x, flag in zip(xs, wanted, strict=True)]
         ranks.arrived = [ranks.arrived[i] for i in order_of_moves(xs) if ranks.arrived]
     return xs, tuple(each.size for each in claims)
 
 
 def joining(x: Tensor) -> Tensor:
-    """The tensor of a rank that takes part in a backward for the sake of other ranks."""
-    return x.clone().requires_grad_()
+    """A tensor that takes part in the summed backward, if need be only for the sake of other ranks."""
+    return x if x.requires_grad else x.clone().requires_grad_()
 
 
 def check_all(ranks: Any, operation: str, xs: list[Any], dim: Any, sizes: Any, problem: str) -> Any:
@@ -53,7 +53,7 @@ def check_all(ranks: Any, operation: str, xs: list[Any], dim: Any, sizes: Any, p
     for x in xs:
         problem = problem or problem_with(x)
     if problem:
-        raise BadInputError(f"{_call_in_words(ranks, operation, *xs)}, dim {dim!a}: {problem}")
+        raise BadInputError(f"{in_words(ranks, operation, xs)}, dim {dim!a}: {problem}")
     checked = [_check(ranks, operation, x, dim, sizes) for x in xs]
     _, sizes = checked[0]
     return sizes
@@ -79,7 +79,7 @@ def claim_all(
         problem = f"expected tensors of one size along dim, got sizes {sorted(found)}"
     if problem:
         unusable = _Claim(0, 0, 0, torch.is_grad_enabled())
-        return unusable, f"{_call_in_words(ranks, operation, *xs)}, dim {dim!a}: {problem}"
+        return unusable, f"{in_words(ranks, operation, xs)}, dim {dim!a}: {problem}"
 
     together = _Claim(
         digest=hash_of([claim.digest for claim in claims]),
@@ -88,7 +88,13 @@ def claim_all(
         can_join=claims[0].can_join,
     )
     grad_modes = f"requires_grad {[x.requires_grad for x in xs]}, grad_enabled={torch.is_grad_enabled()}"
-    return together, "; ".join([f"{_call_in_words(ranks, operation, *xs)}, {grad_modes}", *words])
+    return together, "; ".join([f"{in_words(ranks, operation, xs)}, {grad_modes}", *words])
+
+
+def in_words(ranks: Any, operation: str, xs: list[Any]) -> str:
+    """Such as: rank 0 of 2: all_gather[2] of (3, 4) torch.float32 on cpu, (3,) torch.int64 on cpu."""
+    tensors = [f"{tuple(x.shape)} {x.dtype} on {x.device}" if _has_shape(x) else str(type(x)) for x in xs]
+    return f"rank {ranks.rank} of {ranks.world}: {operation} of {', '.join(tensors)}"
 
 
 def hash_of(numbers: Sequence[int]) -> int:
@@ -130,14 +136,29 @@ def move_all(
     """Every tensor gathered, or summed by the adjoint, in one order of collectives on every rank."""
     if not summed:
         return [_differentiably(ranks, [x], dim, sizes, summed, is_adjoint)[0] for x in xs]
-    # one Function for all tensors that want a gradient: autograd gives zeros for those that a rank's loss leaves out,
-    # so that every rank enters the same sums in the same order
+    move = ranks.sum if is_adjoint else ranks.gather
+    return in_one_order(
+        xs,
+        differentiably=lambda wanting: _differentiably(ranks, wanting, dim, sizes, summed, is_adjoint),
+        plainly=lambda x: move(x, dim, sizes),
+    )
+
+
+def in_one_order(
+    xs: list[Tensor],
+    differentiably: Callable[[list[Tensor]], list[Tensor]],
+    plainly: Callable[[Tensor], Tensor],
+) -> list[Tensor]:
+    """Every tensor moved: those that want a summed gradient first and in one Function, then the others one by one.
+
+    In one Function, since autograd then gives zeros for those that a rank's loss leaves out: so every rank enters the
+    same collectives of the backward in the same order.
+    """
     order = order_of_moves(xs)
     wanting = [xs[i] for i in order if _wants_gradient(xs[i])]
-    moved = _differentiably(ranks, wanting, dim, sizes, summed, is_adjoint)
-    move = ranks.sum if is_adjoint else ranks.gather
+    moved = differentiably(wanting) if wanting else []
     for i in order[len(wanting) :]:
-        moved.append(move(xs[i], dim, sizes))
+        moved.append(plainly(xs[i]))
     in_place: list[Any] = [None] * len(xs)
     for i, tensor in zip(order, moved, strict=True):
         in_place[i] = tensor
@@ -158,8 +179,6 @@ def _wants_gradient(x: Tensor) -> bool:
 def _differentiably(
     ranks: Any, xs: list[Tensor], dim: int, sizes: Sequence[int], summed: bool, is_adjoint: bool
 ) -> list[Tensor]:
-    if not xs:
-        return []
     tie = torch.zeros(0, dtype=torch.float32, device=xs[0].device)
     _, *moved = _Gather.apply(ranks, dim, sizes, summed, is_adjoint, tie, *xs)
     return moved
