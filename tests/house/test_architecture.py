@@ -29,7 +29,12 @@ AROUND = [
     "_fast",
     "_compiled",
     "_gather",
+    "_nested",
+    "_cut",
+    "_same_rows",
+    "_channel",
     "_loop",
+    "_stand_in",
     "_module",
     "adapters",
 ]
