@@ -15,6 +15,8 @@ def map_leaves(function: Callable[[str, Any], Any], value: Any, place: str = "")
     Containers are mappings (`ModelOutput` and `BatchEncoding` too), lists, tuples, namedtuples and dataclasses. They
     are made anew, so that the originals keep their leaves. A list of strings is a leaf.
     """
+    if type(value) is dict:
+        return {key: map_leaves(function, item, f"{place}[{key!r}]") for key, item in value.items()}
     if isinstance(value, Mapping):
         filled: Any = copy(value)
         for key, item in value.items():

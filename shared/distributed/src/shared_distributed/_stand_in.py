@@ -67,7 +67,7 @@ class _StandIn:
 
     def _remember(self, arguments: Any) -> None:
         for place, value in leaves_of(arguments):
-            if not _has_dims(value) or _is_compiling():
+            if not _has_dims(value) or len(value) == 0 or _is_compiling():
                 continue
             known = self.earlier.get(place)
             if known is None or known.shape[1:] != value.shape[1:] or known.dtype != value.dtype:
