@@ -305,6 +305,17 @@ def same_rows(how: str) -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
+def repeated_rows(how: str) -> Outcome:
+    """A loop over a loader that looks like one of accelerate's."""
+    loader = type(how if how == "DataLoaderDispatcher" else "DataLoaderShard", (Sampled,), {})([torch.ones(1)])
+    loader.dataset = type(how, (), {})()
+    try:
+        list(core.until_all_done(loader))
+    except core.BadInputError as error:
+        return usable_after(Outcome(str(error.__cause__), type(error).__name__, message=str(error)))
+    return Outcome()
+
+
 # ------------------------------------------------------------------ steps
 
 
@@ -404,6 +415,15 @@ def test_ranks_that_all_read_the_whole_dataset_are_warned(how: str, worlds: Worl
     for said in worlds.get("gloo", 2).run(same_rows, how):
         assert len(said) == (2 if how == "whole" else 0)
         assert all("2 ranks read every row of the same dataset" in text for text in said)
+
+
+@pytest.mark.parametrize("how", ["IterableDatasetShard", "DataLoaderDispatcher"])
+def test_loaders_that_repeat_rows_are_refused(how: str, worlds: Worlds) -> None:
+    """Of accelerate, by name; `nox -s frameworks` meets the real ones."""
+    for outcome in worlds.get("gloo", 2).run(repeated_rows, how):
+        assert outcome.error == "BadInputError"
+        assert "ranks [0, 1] of 2: the loader raised" in outcome.message
+        assert "accelerate repeats rows" in outcome.value
 
 
 # ------------------------------------------------------------------ a rank that leaves before the others

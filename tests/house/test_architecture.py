@@ -31,7 +31,7 @@ AROUND = [
     "_gather",
     "_nested",
     "_cut",
-    "_same_rows",
+    "_loaders",
     "_channel",
     "_loop",
     "_stand_in",

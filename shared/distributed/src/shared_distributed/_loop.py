@@ -16,7 +16,7 @@ from ._channel import Channel, Says, Word, channel_of
 from ._cut import cut_to_no_rows
 from ._errors import BadInputError
 from ._gather import group_of, is_distributed
-from ._same_rows import mark_of_rows, warn_of_same_rows
+from ._loaders import mark_of_rows, refuse_repeated_rows, warn_of_same_rows
 
 T = TypeVar("T")
 
@@ -102,6 +102,7 @@ class until_all_done(Generic[T]):
         says = Says.RAISED
         no_rows: Any = TypeError("there was no batch that could be cut to 0 rows")
         try:
+            refuse_repeated_rows(self.loader)
             for i, batch in enumerate(self.loader):
                 if i == 0 and self.empty is None:  # now, since the caller may change the batch
                     no_rows = _cut_or_error(batch)

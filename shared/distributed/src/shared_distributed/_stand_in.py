@@ -131,4 +131,4 @@ def _no_rows_of(place: str, value: Any) -> Any:
         return value
     if value.numel() == 1:
         return value * 0
-    return value[:0]
+    return value[:0].clone()  # not a view: FSDP warns of views

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The commonest mistake with a loader: nobody gave the ranks different rows."""
+"""Mistakes with loaders that can be seen: rows that every rank reads, and rows that are repeated."""
 
 import warnings
 import zlib
@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
+from ._errors import BadInputError
 from ._nested import leaves_of
 
 _ENOUGH = 4096  # numbers of a tensor that are compared
@@ -42,6 +43,17 @@ def warn_of_same_rows(marks: list[int]) -> None:
             "its own rows, with a sampler, a Subset, or the loader that your framework prepares."
         )
         warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def refuse_repeated_rows(loader: Any) -> None:
+    """Raise for the loaders of accelerate that repeat rows whatever their settings are. accelerate is not imported."""
+    shard = getattr(loader, "dataset", None)
+    pads = type(shard).__name__ == "IterableDatasetShard" and not getattr(shard, "drop_last", False)
+    if pads or type(loader).__name__ == "DataLoaderDispatcher":
+        text = (
+            "accelerate repeats rows of an IterableDataset, and with dispatch_batches=True, to give ranks equally many"
+        )
+        raise BadInputError(f"{text}. Divide the rows between the ranks yourself, and do not prepare this loader.")
 
 
 def _bytes_of(leaf: Any) -> bytes:
