@@ -84,7 +84,7 @@ def shown(page: str) -> list[str]:
 
 
 def printed(done: "subprocess.CompletedProcess[str]") -> list[str]:
-    own = [line for line in done.stdout.splitlines() if re.match(r"[\w ]+: ", line)]
+    own = [line for line in done.stdout.splitlines() if re.search(r"\d ranks | of what |apart$|^evaluated", line)]
     return [re.sub(r"[\d.]+(e[+-]\d+)?", "#", line) for line in own]
 
 
