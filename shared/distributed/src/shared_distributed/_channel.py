@@ -75,7 +75,7 @@ class Channel:
         return self.gloo.allreduce([self.table])
 
     def _answers(self, group: Any, work: Any) -> list[Word]:
-        with failures_named(lambda: "sum of flags in until_all_done", group):
+        with failures_named("sum of flags in until_all_done", group):
             work.wait()
         words = [Word(*numbers) for numbers in self.table.tolist()]
         self.started = max(self.started, *[word.loop for word in words])
