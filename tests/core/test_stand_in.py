@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import shared_distributed as core
 from shared_distributed import allow_no_rows
+from tests.house.pages import ROOT
 from tests.support import Worlds
 from tests.support.old_torch import needs_compile
 from tests.support.oracle import values
@@ -207,6 +208,62 @@ def synchronised() -> list[Any]:
 
 
 # ------------------------------------------------------------------ tests
+
+PAGE = "shared/distributed/docs/unequal-batches.md"
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "Linear": (lambda: nn.Linear(4, 4), (4,)),
+    "Embedding": (lambda: nn.Embedding(5, 2), ()),
+    "EmbeddingBag": (lambda: nn.EmbeddingBag(5, 2), (3,)),
+    "Bilinear": (lambda: Twice(nn.Bilinear(4, 4, 2)), (4,)),
+    "LayerNorm": (lambda: nn.LayerNorm(4), (4,)),
+    "GroupNorm": (lambda: nn.GroupNorm(1, 2), (2, 5)),
+    "BatchNorm1d": (lambda: nn.BatchNorm1d(4), (4,)),
+    "BatchNorm2d": (lambda: nn.BatchNorm2d(4), (4, 1, 1)),
+    "Conv2d": (lambda: nn.Conv2d(2, 2, 3), (2, 5, 5)),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 2, 3), (2, 5, 5)),
+    "MaxPool2d": (lambda: nn.MaxPool2d(2), (2, 5, 5)),
+    "AvgPool2d": (lambda: nn.AvgPool2d(2), (2, 5, 5)),
+    "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d(1), (2, 5, 5)),
+    "MultiheadAttention": (lambda: Twice(nn.MultiheadAttention(4, 2, batch_first=True)), (5, 4)),
+    "TransformerEncoderLayer": (lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (5, 4)),
+    "LSTM": (lambda: nn.LSTM(4, 4, batch_first=True), (5, 4)),
+    "GRU": (lambda: nn.GRU(4, 4, batch_first=True), (5, 4)),
+}
+
+
+class Twice(nn.Module):
+    """A layer that takes its input as each of its arguments."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layer(x, x, x) if isinstance(self.layer, nn.MultiheadAttention) else self.layer(x, x)
+
+
+@needs_compile  # an old torch refuses more
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_that_take_0_rows_by_themselves(name: str) -> None:
+    """Forward and backward, as the page lists them."""
+    make, shape = LAYERS[name]
+    x = torch.zeros(0, *shape, dtype=torch.long) if name.startswith("Embedding") else torch.zeros(0, *shape)
+    out = make()(x)
+    out = out[0] if isinstance(out, tuple) else out
+    assert len(out) == 0
+    if out.requires_grad:
+        out.sum().backward()
+
+
+@needs_compile
+def test_the_page_lists_these_layers() -> None:
+    """In its order; and PixelShuffle, whose backward refuses 0 rows."""
+    (row,) = [line for line in (ROOT / PAGE).read_text().splitlines() if line.startswith("| Linear")]
+    assert row == f"| {', '.join(LAYERS)} | yes |"
+    x = torch.zeros(0, 4, 5, 5, requires_grad=True)
+    out = nn.PixelShuffle(2)(x)
+    with pytest.raises(RuntimeError):
+        out.sum().backward()
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
