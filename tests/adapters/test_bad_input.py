@@ -271,7 +271,11 @@ def test_different_operations_raise_everywhere(backend: str, worlds: Worlds) -> 
 def test_different_gradients_raise_everywhere(backend: str, worlds: Worlds) -> None:
     """grad='sum' on one rank and 'local' on the other would hang in the backward."""
     world = worlds.get(backend, 2)
-    expect_same_error(world.run(different_grad, ["sum", "local"]), "DisagreementError", ["grads True", "grads False"])
+    expect_same_error(
+        world.run(different_grad, ["sum", "local"]),
+        "DisagreementError",
+        ["summed gradient True", "summed gradient False"],
+    )
     outcomes = world.run(different_grad, ["sum", "mean"])
     expect_same_error(outcomes, "BadInputError", ["rank 1 of 2", "all_gather of (2, 3) torch.float32", "'mean'"])
 

@@ -174,7 +174,7 @@ def test_several_tensors_share_one_exchange(backend: str, worlds: Worlds) -> Non
         ("sizes", "BadInputError", ["rank 0 of 2", "(2, 2)", "(7, 3)"]),
         ("second dtype", "DisagreementError", ["(1, 2) torch.float32", "(1, 3) torch.float32", "(2, 3) torch.float64"]),
         ("second shape", "DisagreementError", ["rank 1 of 2", "(2, 2) torch.float32", "(2, 4) torch.float32"]),
-        ("count", "DisagreementError", ["rank 1 of 2", "(2, 2) torch.float32"]),
+        ("count", "DisagreementError", ["rank 1 of 2", "(2, 2)"]),
         ("empty", "BadInputError", ["all_gather[0]", "expected tensors"]),
         ("keys", "DisagreementError", ["rank 1 of 2", "['a', 'b']", "['a', 'c']"]),
         ("one key", "DisagreementError", ["['a']", "['b']"]),

@@ -55,15 +55,21 @@ def _claim(ranks: Any, operation: str, x: Any, dim: int, sizes: Any, summed: boo
         return _Claim(0, 0, 0, grad_enabled), str(error)
     shape = list(x.shape)
     shape[dim] = "*"
-    must_be_equal = (
-        f"operation {operation}; shape {shape}; dtype {x.dtype}; device {x.device.type}; dim {dim}; sizes {sizes}; "
-        f"all_reduce_grads {summed}"
-    )
-    digest = blake2b(must_be_equal.encode(), digest_size=8).digest()  # hash() would differ between processes
+    must_be_equal = [
+        f"operation {operation}",
+        f"shape {shape}",
+        f"dtype {x.dtype}",
+        f"device {x.device.type}",
+        f"dim {dim}",
+        f"sizes {sizes}",
+        f"summed gradient {summed}",
+    ]
+    encoded = "; ".join(must_be_equal).encode()
+    digest = blake2b(encoded, digest_size=8).digest()  # hash() would differ between processes
     number = int.from_bytes(digest, "big", signed=True)
     claim = _Claim(number, x.shape[dim], x.requires_grad and grad_enabled, grad_enabled)
-    call = _call_in_words(ranks, operation, x)
-    return claim, f"{call}, requires_grad {[x.requires_grad]}, {grad_enabled=}; {must_be_equal}"
+    rank = f"rank {ranks.rank} of {ranks.world} has {tuple(x.shape)}, requires_grad {x.requires_grad}, {grad_enabled=}"
+    return claim, "; ".join([rank, *must_be_equal])
 
 
 def _check(ranks: Any, operation: str, x: Any, dim: int, sizes: Any) -> tuple[int, Any]:
@@ -78,13 +84,9 @@ def _check(ranks: Any, operation: str, x: Any, dim: int, sizes: Any) -> tuple[in
                 raise ValueError(f"{sizes=} for {ranks.world} ranks, but rank {ranks.rank} has {size}")
         return index(dim) % x.ndim, sizes
     except Exception as error:
-        raise BadInputError(f"{_call_in_words(ranks, operation, x)}, dim {dim!a}: {error}") from error
-
-
-def _call_in_words(ranks: Any, operation: str, *xs: Any) -> str:
-    """Such as: rank 0 of 2: all_gather of (3, 4) torch.float32 on cpu."""
-    tensors = [f"{tuple(x.shape)} {x.dtype} on {x.device}" if _has_shape(x) else str(type(x)) for x in xs]
-    return f"rank {ranks.rank} of {ranks.world}: {operation} of {', '.join(tensors)}"
+        what = f"{tuple(x.shape)} {x.dtype} on {x.device}" if _has_shape(x) else type(x)
+        call = f"rank {ranks.rank} of {ranks.world}: {operation} of {what}, dim {dim!a}"
+        raise BadInputError(f"{call}: {error}") from error
 
 
 def _check_tensor(x: Any, backends: dict[str, str]) -> None:
@@ -99,7 +101,7 @@ def _has_shape(x: Any) -> bool:
     return isinstance(x, Tensor) and not x.is_nested and not hasattr(x, "materialize")
 
 
-_CANNOT_JOIN = "some ranks want a summed gradient, and others, under no_grad, cannot take part in it"
+_CANNOT_JOIN = "some ranks want a summed gradient, and others, under no_grad or compiled, cannot take part in it"
 
 
 def _compare(ranks: Any, claim: _Claim, words: str) -> list[_Claim]:

@@ -47,8 +47,9 @@ class failures_named:
         """Such as: gather of torch.float32 ((3, 0, 2), 4) along dim 0."""
         if self.x is None:
             return self.operation
-        shape = (*self.x.shape[: self.dim], tuple(self.sizes), *self.x.shape[self.dim + 1 :])
-        return f"{self.operation} of {self.x.dtype} {shape} along dim {self.dim}"
+        shape: list[Any] = list(self.x.shape)
+        shape[self.dim] = tuple(self.sizes)
+        return f"{self.operation} of {self.x.dtype} {tuple(shape)} along dim {self.dim}"
 
 
 def _transport_error(operation: str, group: Any, error: RuntimeError) -> TransportError:

@@ -68,8 +68,8 @@ class Gloo(Call):
         if self.facts.buffers is None:
             self.facts.buffers = Buffers(self.rank, self.world)
         buffers = self.facts.buffers
-        can_send_rows = claim.digest != 0 and all(is_plain(x) and x.device.type == "cpu" for x in self.xs)
-        xs = self.xs if can_send_rows else []
+        is_usable = claim.digest != 0
+        xs = self.xs if is_usable and all(is_in_memory(x) for x in self.xs) else []
         block = buffers.write(claim, xs, self.dim)
         with failures_named("exchange of sizes", self.group):
             send_to_first(HEADERS, block, buffers.blocks, buffers.message, self.group)
@@ -138,6 +138,11 @@ class Gloo(Call):
             as_bytes(received), flat.view(torch.uint8), bytes_from_each, bytes_to_each, group=self.group
         )
         add_up(received, own)
+
+
+def is_in_memory(x: Tensor) -> bool:
+    """Whether rows can be copied into a message: in a group of gloo and NCCL, a call's tensors may be elsewhere."""
+    return is_plain(x) and x.device.type == "cpu"
 
 
 def add_up(summands: Sequence[Tensor], total: Tensor) -> None:
@@ -230,7 +235,8 @@ def send_to_first(tag: int, block: Tensor, blocks: Sequence[Tensor], answer: Ten
 
 def send_onward(tag: int, answer: Tensor, group: Any) -> None:
     """The first rank's answer, along a binomial tree."""
-    works = [group.send([answer], child, tag + 1) for child in _children(group.rank(), group.size())]
+    children = _children(group.rank(), group.size())
+    works = [group.send([answer], child, tag + 1) for child in children]
     for work in works:
         work.wait()
 

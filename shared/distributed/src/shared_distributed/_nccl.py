@@ -39,7 +39,8 @@ class Nccl(Call):
         device = self.device()
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             raise BadInputError("a CUDA graph cannot capture an exchange of sizes: pass `sizes`")
-        xs = self.xs if claim.digest != 0 and all(x.device == device for x in self.xs) else []
+        is_usable = claim.digest != 0
+        xs = self.xs if is_usable and all(x.device == device for x in self.xs) else []
         block = block_of([row_bytes(x, self.dim) for x in xs], claim.size)
         slot = HEADER + SLOTS // self.world // ALIGNMENT * ALIGNMENT
         sends_rows = bool(xs) and block.end <= slot
@@ -59,7 +60,8 @@ class Nccl(Call):
         is_one_call = len({digest for digest, *_ in claims}) == 1  # if not, other ranks' rows have other lengths
         if xs and is_one_call and all(sent for *_, sent in everyones):
             starts = range(0, slots.numel(), slot)
-            self.arrived = read_rows(slots.view(-1), starts, [size for _, size, *_ in claims], xs, self.dim)
+            sizes = [size for _, size, *_ in claims]
+            self.arrived = read_rows(slots.view(-1), starts, sizes, xs, self.dim)
         return claims
 
     def device(self) -> torch.device:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._agree import _CANNOT_JOIN, _are_trusted, _call_in_words, _check, _Claim, _claim, _compare, _raise_on_all
+from ._agree import _CANNOT_JOIN, _are_trusted, _check, _Claim, _claim, _compare, _has_shape, _raise_on_all
 from ._errors import BadInputError, DisagreementError
 from ._gradient import _Gather
 from ._usable import problem_with
@@ -38,14 +38,14 @@ def agree_on_all(
     claims = _compare(ranks, claim, words)
     if summed:
         wanted = wanted_by_any(ranks, xs, claims, words)
-        xs = [joining(x) if flag == "1" and not x.requires_grad else x for x, flag in zip(xs, wanted, strict=True)]
+        xs = [joining(x) if flag == "1" else x for x, flag in zip(xs, wanted, strict=True)]
         ranks.arrived = [ranks.arrived[i] for i in order_of_moves(xs) if ranks.arrived]
     return xs, tuple(each.size for each in claims)
 
 
 def joining(x: Tensor) -> Tensor:
-    """The tensor of a rank that takes part in a backward for the sake of other ranks."""
-    return x.clone().requires_grad_()
+    """A tensor that takes part in the summed backward, if need be only for the sake of other ranks."""
+    return x if x.requires_grad else x.clone().requires_grad_()
 
 
 def check_all(ranks: Any, operation: str, xs: list[Any], dim: Any, sizes: Any, problem: str) -> Any:
@@ -53,7 +53,7 @@ def check_all(ranks: Any, operation: str, xs: list[Any], dim: Any, sizes: Any, p
     for x in xs:
         problem = problem or problem_with(x)
     if problem:
-        raise BadInputError(f"{_call_in_words(ranks, operation, *xs)}, dim {dim!a}: {problem}")
+        raise BadInputError(f"{in_words(ranks, operation, xs)}, dim {dim!a}: {problem}")
     checked = [_check(ranks, operation, x, dim, sizes) for x in xs]
     _, sizes = checked[0]
     return sizes
@@ -79,7 +79,7 @@ def claim_all(
         problem = f"expected tensors of one size along dim, got sizes {sorted(found)}"
     if problem:
         unusable = _Claim(0, 0, 0, torch.is_grad_enabled())
-        return unusable, f"{_call_in_words(ranks, operation, *xs)}, dim {dim!a}: {problem}"
+        return unusable, f"{in_words(ranks, operation, xs)}, dim {dim!a}: {problem}"
 
     together = _Claim(
         digest=hash_of([claim.digest for claim in claims]),
@@ -88,7 +88,13 @@ def claim_all(
         can_join=claims[0].can_join,
     )
     grad_modes = f"requires_grad {[x.requires_grad for x in xs]}, grad_enabled={torch.is_grad_enabled()}"
-    return together, "; ".join([f"{_call_in_words(ranks, operation, *xs)}, {grad_modes}", *words])
+    return together, "; ".join([f"{in_words(ranks, operation, xs)}, {grad_modes}", *words])
+
+
+def in_words(ranks: Any, operation: str, xs: list[Any]) -> str:
+    """Such as: rank 0 of 2: all_gather[2] of (3, 4) torch.float32 on cpu, (3,) torch.int64 on cpu."""
+    tensors = [f"{tuple(x.shape)} {x.dtype} on {x.device}" if _has_shape(x) else str(type(x)) for x in xs]
+    return f"rank {ranks.rank} of {ranks.world}: {operation} of {', '.join(tensors)}"
 
 
 def hash_of(numbers: Sequence[int]) -> int:

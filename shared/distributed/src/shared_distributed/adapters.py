@@ -88,7 +88,8 @@ def gather_sizes(t: Tensor, *, dim: int) -> Tensor:
         with suppress(Exception):  # every rank raises it, below
             dim = index(dim)
     if _has_shape(t) and isinstance(dim, int) and -t.ndim <= dim < t.ndim:
-        t, dim = torch.empty((t.shape[dim], 0), dtype=torch.uint8, device=t.device), 0
+        t = torch.empty((t.shape[dim], 0), dtype=torch.uint8, device=t.device)
+        dim = 0
     _, t, _, sizes = _agree("gather_sizes", t, dim, None)
     return _long_tensor(sizes, t.device)
 
@@ -96,14 +97,18 @@ def gather_sizes(t: Tensor, *, dim: int) -> Tensor:
 def split_by_rank(x: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """This rank's part of `x`, and every part's length."""
     part = x[_Ranks(None).rank]
-    sizes = [t.shape[0] for t in x] if isinstance(x, tuple) else [x.shape[1]] * x.shape[0]
+    if isinstance(x, tuple):
+        sizes = [t.shape[0] for t in x]
+    else:
+        sizes = [x.shape[1]] * x.shape[0]
     return part, _long_tensor(sizes, part.device)
 
 
 def pad_dim_to(t: Tensor, length: int, dim: int = 0) -> Tensor:
     """Zeros at the end of `dim`, or rows cut off there: `(… n …) -> (… length …)`."""
     dims_behind = t.ndim - 1 - dim % t.ndim
-    return torch.nn.functional.pad(t, (*(0, 0) * dims_behind, 0, length - t.shape[dim]))
+    padding = [0, 0] * dims_behind + [0, length - t.shape[dim]]
+    return torch.nn.functional.pad(t, padding)
 
 
 def has_only_one_value(t: Tensor) -> Tensor:
