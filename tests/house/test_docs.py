@@ -110,7 +110,7 @@ def test_the_readme_is_short_and_leads_to_every_page() -> None:
 
 def test_every_page_with_code_is_run() -> None:
     """Here, in test_recipes and test_maintainers, or by `nox -s frameworks`."""
-    frameworks = (ROOT / "tests/frameworks/recipes.py").read_text()
+    frameworks = (ROOT / "tests/frameworks/pages.py").read_text()
     for page in ROOT.glob("shared/distributed/docs/*.md"):
         if blocks(str(page)) and page.stem not in ("gradients", "recipes", "maintainers", "unequal-batches"):
             assert f'"{page.stem}"' in frameworks, page.name
