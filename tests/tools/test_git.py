@@ -97,7 +97,7 @@ def test_why_git_did_not_answer(repo: Path, monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(RefusalError, match="did not answer within"):
             checkout.committed(file)
     repo.rename(repo.parent / "gone")
-    with pytest.raises(RefusalError, match="could not be started in .*: No such file or directory"):
+    with pytest.raises(RefusalError, match=r"could not be started in .*: No such file or directory"):
         checkout.committed(file)
 
 

@@ -80,6 +80,13 @@ class Checkout:
         ids = self._in_head(path)
         return self.blob(ids[0]) if ids else None
 
+    def replaced(self, path: Path) -> str:
+        """The id of a file's content in HEAD, if git would give another one in its place; else empty."""
+        for name in self._in_head(path):
+            if self._ask("rev-parse", "--verify", "--quiet", f"refs/replace/{name}", allowed=(0, 1)):
+                return name
+        return ""
+
     def is_staged(self, path: Path) -> bool:
         """Whether the index has another version of a file than HEAD."""
         return [entry.split()[2].decode() for entry, _ in self._index(path)] != self._in_head(path)
