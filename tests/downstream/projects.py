@@ -160,13 +160,15 @@ class Aligned(torch.nn.Module):
 """
 
 _FUSED = """\
+from torch import einsum
 from mirasol_pytorch.distributed import all_gather, get_is_distributed
 
 def similarities(av_embed, text_embed):
     if get_is_distributed():
         av_embed = all_gather(av_embed, 0, None)
+        text_embed = all_gather(text_embed, 0, None)
 
-    return av_embed @ text_embed.t()
+    return tuple(map(lambda t: einsum('i d, j d -> i j', t, t), (av_embed, text_embed)))
 """
 
 _EXPERTS = """\

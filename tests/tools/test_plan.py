@@ -150,7 +150,7 @@ def test_the_plan_lists_every_use(tmp_path: Path, name: str) -> None:
     assert all(plan["files"].values()), "each can move to the core"
     text = plan["pull_request"]
     assert f"Replace {project.copy}" in text
-    assert ("not fixed by this: mirasol_pytorch/fused.py:5: pair-as-tensor" in text) == (name == "mirasol")
+    assert ("not fixed by this: mirasol_pytorch/fused.py:6: pair-as-tensor" in text) == (name == "mirasol")
     assert f"{len(project.files[project.copy].splitlines())} lines become" in text
 
 

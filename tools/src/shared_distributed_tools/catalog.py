@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The adapters, as their `contract.json` has them: every package with one is an adapter."""
 
+import ast
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,17 @@ class Adapter:
     sizes_may_be_none: bool  # whether the input comes back with None for the sizes where there are no other ranks
     asks_when_built: bool  # whether "are we distributed?" is answered once, when the module is built
     gathers: frozenset[str]  # the names whose calls, or whose objects' calls, give a tensor and the sizes
+
+    @property
+    def shared(self) -> set[str]:
+        """The names that are the core's own."""
+        names = []
+        for path in (self.source, f"{CORE_FOLDER}/src/{CORE}/__init__.py"):
+            imports = [
+                node for node in ast.parse((root() / path).read_bytes()).body if isinstance(node, ast.ImportFrom)
+            ]
+            names.append({alias.asname or alias.name for node in imports for alias in node.names})
+        return set(self.api) & names[0] & names[1]
 
 
 def root() -> Path:

@@ -23,7 +23,6 @@ from .stages import STAGES, look_at, step_to
     help="For package and core: what to add instead of NAME>=VERSION; may be repeated.",
 )
 @click.option("--accept-edits", is_flag=True, help="Replace the file although somebody edited it; the edits are lost.")
-@click.option("--remove-module", is_flag=True, help="For --to core: remove the old module, if nothing refers to it.")
 @click.option("--write", is_flag=True, help="Make the change; without it, it is only shown.")
 def command(repo: Path, path: str | None, write: bool, **options: Any) -> None:
     """Move REPO to a later stage. Shows the diff; --write makes the change, and git undoes it."""

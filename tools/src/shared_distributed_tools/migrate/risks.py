@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..catalog import Adapter
-from ..repo.tree import Function
+from ..repo.tree import Function, Scope, Source
 from ..repo.uses import Use, position
+from ..scan.fingerprint import imported_names
 
 _COLLECTIVES = frozenset({"all_gather_variable_dim", "all_gather_same_dim", "gather_sizes"})
 _LOCAL = re.compile(r"(^|_)(mask|label|target)s?(_|$)", re.IGNORECASE)
@@ -23,6 +24,7 @@ _RANDOM = re.compile(
     r"(^|\.)(random|rand|randn|randint|randrange|bernoulli|uniform|choice|multinomial|coin_flip|prob_mask_like)$"
     r"|(^|\.)random\."
 )
+_EINSUM = re.compile(r"map\(lambda (\w+): einsum\('[^']*', \1, \1\), \([\w, ]+\)\)")
 _IN_CORE = re.compile(rb"\bgrad\s*=\s*['\"]local['\"]")
 _ABOUT_GRADIENT = (
     "local gradient: rows get only their own rank's gradient, where a loss over gathered rows under DDP needs the sum. "
@@ -135,6 +137,22 @@ def _draw(node: ast.expr, drawn: dict[str, int]) -> int:
 
 def _names(node: ast.AST) -> set[str]:
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def fails_as_tensor(source: Source, node: ast.AST, name: str) -> bool:
+    """Whether `x = all_gather(x, 0, None)` is read later by an einsum only, which no pair passes."""
+    function = source.nearest(node, Scope)
+    places = [place for place in source.places[name] if function in source.around(place)]
+    later = [source.parents[source.parents[place]] for place in places if position(place) > position(node)[2:]]
+    if not later or not isinstance(function, Function):
+        return False
+    bindings = [place for word in ("einsum", "map") for place in source.places[word] if not isinstance(place, ast.Name)]
+    is_torchs = len(bindings) == 1 and imported_names(source.tree).get("einsum") == "torch.einsum"
+    is_looped = any(isinstance(one, ast.For | ast.AsyncFor | ast.While) for one in source.around(node))
+    is_plain = all(
+        isinstance(place, ast.Name | ast.arg) and source.nearest(place, Scope) is function for place in places
+    )
+    return is_torchs and is_plain and not is_looped and all(_EINSUM.fullmatch(ast.unparse(one)) for one in later)
 
 
 # ------------------------------------------------------------------ local-on-gathered

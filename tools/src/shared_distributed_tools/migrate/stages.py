@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ..catalog import ADAPTERS, CORE, CORE_DISTRIBUTION, Adapter
 from ..errors import RefusalError
@@ -27,7 +28,7 @@ from ..scan.survey import Finding, find_copy
 from ..vendor.content import afresh, refuse_losses
 from ..vendor.state import Vendored, find, inspect, is_kept, places
 from .proof import BY_HAND
-from .to_core import look_at_files, mentions, texts_of
+from .to_core import look_at_files
 
 ORIGINAL, VENDORED, PACKAGE, CORE_STAGE = "original", "vendored", "package", "core"
 STAGES = (ORIGINAL, VENDORED, PACKAGE, CORE_STAGE)
@@ -140,34 +141,35 @@ def files_on_core(project: Project) -> tuple[int, int]:
 # ------------------------------------------------------------------ the change to a stage
 
 
-# the files, the message of the commit, and what is left to a person, line by line
-Step = tuple[list[Change], str, list[str]]
+class Step(NamedTuple):
+    """A change to a stage."""
+
+    changes: list[Change]
+    message: str  # of the commit
+    to_do: list[str]  # what is left to a person, line by line
 
 
-def step_to(project: Project, stage: str, requirements: Sequence[str], accept_edits: bool, remove_module: bool) -> Step:
+def step_to(project: Project, stage: str, requirements: Sequence[str], accept_edits: bool) -> Step:
     """The change to a later stage. RefusalError with what to do where it cannot be made."""
     here, there = STAGES.index(project.stage), STAGES.index(stage)
-    if there <= here and not (remove_module and project.copy):
+    if there <= here:
         beyond = "" if there == here else f", beyond {stage}; `git revert` of the commit that moved it goes back"
         msg = f"{project.repo} is at {project.stage} already{beyond}"
         raise RefusalError(msg)
     if requirements and stage == VENDORED:
         raise RefusalError("--requirement says where packages come from: it belongs to --to package and --to core")
-    if remove_module and stage != CORE_STAGE:
-        raise RefusalError("--remove-module belongs to --to core")
     adapter, seen = project.ready(), project.inspected()
     refuse_losses(project.tree, seen, adapter, accept_edits=accept_edits)
     if stage == VENDORED:
-        return *afresh(seen, adapter), []
-    step: Step = ([], f"{seen.path} replaced by {adapter.distribution}", [])
-    changes, message, to_do = _to_core(project, adapter, seen, remove_module) if stage == CORE_STAGE else step
-    needed = [CORE_DISTRIBUTION] if stage == CORE_STAGE else []
-    if not remove_module:
-        needed.insert(0, adapter.distribution)
-        if seen.state != "shim":
-            changes.insert(0, Change(seen.path, seen.raw, like(shim(adapter).encode(), seen.raw)))
+        return Step(*afresh(seen, adapter), [])
+    step = Step([], f"{seen.path} replaced by {adapter.distribution}", [])
+    if stage == CORE_STAGE:
+        step = _to_core(project, adapter)
+    if seen.state != "shim":
+        step.changes.insert(0, Change(seen.path, seen.raw, like(shim(adapter).encode(), seen.raw)))
+    needed = [adapter.distribution, CORE_DISTRIBUTION] if stage == CORE_STAGE else [adapter.distribution]
     listed, left = _listed(project.repo, needed, requirements)
-    return [*changes, *listed], message, [*to_do, *left]
+    return Step([*step.changes, *listed], step.message, [*step.to_do, *left])
 
 
 def _listed(repo: Path, needed: Sequence[str], requirements: Sequence[str]) -> tuple[list[Change], list[str]]:
@@ -185,32 +187,28 @@ def _listed(repo: Path, needed: Sequence[str], requirements: Sequence[str]) -> t
     return [change] if change else [], left
 
 
-def _to_core(project: Project, adapter: Adapter, seen: Vendored, remove_module: bool) -> Step:
-    """Every file that is proven, the old module's removal if asked for, and what is left to a person."""
+def _to_core(project: Project, adapter: Adapter) -> Step:
+    """Every file that is proven, and what is left to a person."""
     tree = project.tree
     uses = find_uses(tree, project.copy, [*adapter.api])
-    absent = [path for path in tree.absent if remove_module or path in {use.source.path for use in uses}]
+    absent = sorted(tree.absent.keys() & {use.source.path for use in uses})
     if absent:
         names = ", ".join(absent[:5])
         msg = f"a sparse checkout leaves out {names}; `git sparse-checkout disable` brings back what has to be seen"
         raise RefusalError(msg)
     files = [file for file in look_at_files(tree, uses, adapter) if file.source.path in tree.tracked]
-    proven = [file for file in files if file.is_proven]
-    sources = [(file.source, file.result) for file in proven]
-    changes = [Change(one.path, tree.content(one.path), result.encode(one.encoding)) for one, result in sources]
-    left = [f"{file.source.path} stays: {file.stays}" for file in files if file.stays]
-    for row in [row for file in files for row in file.rows if row.is_by_hand]:
-        left += [f"{row.site.path}:{row.site.line}: {row.site.text}", f"    {row.core.removeprefix(BY_HAND)}"]
-    if remove_module:
-        new = {one.path: (one.new or b"").decode(errors="replace") for one in changes}
-        found = list(mentions(((path, new.get(path, text)) for path, text in texts_of(tree)), project.copy))
-        kept = [*left, *(line for line, is_python in found if is_python)]
-        if kept:
-            raise RefusalError(f"{project.copy} stays, because something refers to it:", *(f"  {one}" for one in kept))
-        left = [f"mentioned in {line}" for line, _ in found]
-        changes.append(Change(project.copy, seen.raw, None))
-    elif not changes:
+    changes, left = [], []
+    for file in files:
+        path = file.source.path
+        if file.is_proven:
+            changes.append(Change(path, tree.content(path), file.edits.result.encode(file.source.encoding)))
+        if file.stays:
+            left.append(f"{path} stays: {file.stays}")
+        for row in file.rows:
+            if row.is_by_hand:
+                left += [f"{path}:{row.site.line}: {row.site.text}", f"    {row.core.removeprefix(BY_HAND)}"]
+    if not changes:
         first = "no file can move as it is. Change these places by hand, commit, and run this again:"
         raise RefusalError(first, *(f"  {one}" for one in left))
     to_do = ["left to a person:", *(f"  {line}" for line in left)] if left else []
-    return changes, f"{len(proven)} of {len(files)} files moved to {CORE}", to_do
+    return Step(changes, f"{len(changes)} of {len(files)} files moved to {CORE}", to_do)
