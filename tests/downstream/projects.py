@@ -253,11 +253,11 @@ _FLAT = {
     "requirements.txt": "torch>=1.6\n",
 }
 PROJECTS = {
-    "musiclm": _package("musiclm", MUSICLM, "contrast", _CONTRAST, "setup.py", _SETUP_PY),
+    "musiclm": _package("musiclm", MUSICLM, "contrast", _CONTRAST, "setup.py", _SETUP_PY, is_edited=False),
     "spear-tts": _package("spear-tts", SPEAR_TTS, "align", _ALIGN, "pyproject.toml", _PYPROJECT),
     "mirasol": _package("mirasol", MIRASOL, "fused", _FUSED, "setup.cfg", _SETUP_CFG, is_edited=False),
     "st-moe": _package("st-moe", ST_MOE, "experts", _EXPERTS, "pyproject.toml", _POETRY, is_edited=False),
-    "flat": Project("musiclm", "distributed.py", "musiclm.py", _FLAT, "requirements.txt", is_edited=False),
+    "flat": Project("musiclm", "distributed.py", "musiclm.py", _FLAT, "requirements.txt"),
 }
 PROJECT = PROJECTS["spear-tts"]  # which most tests look at
 TARGET = PROJECT.copy

@@ -76,7 +76,7 @@ def test_a_file_made_to_be_slow_is_looked_at_in_seconds(repo: Path, what: str) -
 
 
 def test_names_that_are_handed_from_module_to_module(repo: Path) -> None:
-    """By many modules, each from the next in the order of their names: all are found, without a look at all for each."""
+    """By many modules, each from the next in the order of their names: all are found, in one look at each."""
     number = 400
     modules = {
         f"{TARGET.partition('/')[0]}/m{n:04}.py": f"from .m{n + 1:04} import all_gather\n" for n in range(number)

@@ -4,6 +4,7 @@
 import ast
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,7 @@ class Adapter:
     @property
     def shared(self) -> set[str]:
         """The names that are the core's own."""
-        names = []
-        for path in (self.source, f"{CORE_FOLDER}/src/{CORE}/__init__.py"):
-            imports = [
-                node for node in ast.parse((root() / path).read_bytes()).body if isinstance(node, ast.ImportFrom)
-            ]
-            names.append({alias.asname or alias.name for node in imports for alias in node.names})
-        return set(self.api) & names[0] & names[1]
+        return set(self.api) & core_names() & _imported(self.source)
 
 
 def root() -> Path:
@@ -77,3 +72,18 @@ def _load(contract: Path) -> Adapter:
 
 
 ADAPTERS = {contract.parent.name: _load(contract) for contract in sorted(root().glob("packages/*/contract.json"))}
+
+
+def core_names() -> set[str]:
+    """What the core exports."""
+    return _imported(f"{CORE_FOLDER}/src/{CORE}/__init__.py")
+
+
+@cache
+def _imported(path: str) -> set[str]:
+    """What a module of the sources imports by name."""
+    names = set()
+    for node in ast.parse((root() / path).read_bytes()).body:
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names

@@ -8,7 +8,7 @@ inherits or mentions such a name in another way leaves the file to a person.
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 from ..catalog import CORE, Adapter
@@ -32,6 +32,7 @@ _GATHER = "self.gather = AllGather(dim = …, grad = 'local' or 'sum'), which is
 _ARGUMENTS = "all_gather(x, dim, sizes = …, grad = 'local' or 'sum'), with sizes in a variable"
 _UNPACK = "x, sizes = …: unpack it at once, in a function"
 _SIZES = "list(sizes), sum(sizes) or torch.tensor(sizes): the core's sizes are a tuple of ints, never None"
+_CHANGED = "what your copy does there: it is not what the original does"
 _IMPORT = f"from {CORE} import …, by name, at the top and without a condition"
 _UNCLEAR = "another name for this: what it binds or reaches cannot be followed"
 
@@ -64,7 +65,7 @@ def _binds(node: ast.AST) -> bool:
 class File:
     """One file that uses the copy: a row for each place, and the edits that move it."""
 
-    def __init__(self, uses: list[Use], adapter: Adapter) -> None:
+    def __init__(self, uses: list[Use], adapter: Adapter, changed: Collection[str] = ()) -> None:
         self.uses, self.adapter, self.source = uses, adapter, uses[0].source
         self.edits = Edits(self.source)
         self.rows: list[Row] = []
@@ -78,7 +79,9 @@ class File:
         forms = {"build": self._built, "call": self._called, "reference": self._referred}
         for kind in forms:
             for use in [use for use in uses if use.kind == kind]:
-                self._row(use.node, kind, use.name, forms[kind], use, use.node)
+                form = _need if use.name in changed else forms[kind]
+                about = (False, _CHANGED) if use.name in changed else (use, use.node)
+                self._row(use.node, kind, use.name, form, *about)
         for name, function in self._sizes:
             for place in self.source.places[name]:
                 if place not in self._clear and function in self.source.around(place):

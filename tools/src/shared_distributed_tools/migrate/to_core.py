@@ -2,7 +2,7 @@
 """Which files can move to the core. The adapter and the core work side by side, so each file moves by itself."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from itertools import groupby
 
@@ -15,9 +15,12 @@ from .proof import File
 _SUFFIXES = (".py", ".pyw", ".pyi", ".ipynb", ".toml", ".cfg")  # where a file may reach another one
 
 
-def look_at_files(tree: Tree, uses: Sequence[Use], adapter: Adapter) -> list[File]:
-    """Every file that uses the copy, with what each use becomes, and why it stays where it does."""
-    files = [File(list(own), adapter) for _, own in groupby(uses, key=lambda use: use.source.path)]
+def look_at_files(tree: Tree, uses: Sequence[Use], adapter: Adapter, changed: Collection[str] = ()) -> list[File]:
+    """Every file that uses the copy, with what each use becomes, and why it stays where it does.
+
+    changed: definitions of the copy that are not the original's.
+    """
+    files = [File(list(own), adapter, changed) for _, own in groupby(uses, key=lambda use: use.source.path)]
     modules = {file: module_path(file.source.path) for file in files}
     for use in uses:
         place = f"{use.source.path}:{use.node.lineno}"

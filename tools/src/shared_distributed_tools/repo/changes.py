@@ -48,12 +48,13 @@ def checkout_of(repo: Path) -> Checkout:
     raise RefusalError(why)
 
 
-def _refuse_unless_held(checkout: Checkout, repo: Path, change: Change) -> None:
-    """RefusalError, with the command that helps, unless git brings back the very bytes of a file."""
-    why = _why_not_held(checkout, checked(repo, change.path), change)
-    if why:
-        msg = f"{change.path} {why}"
-        raise RefusalError(msg)
+def refuse_unless_held(checkout: Checkout, repo: Path, changes: Sequence[Change]) -> None:
+    """RefusalError, with the command that helps, unless git brings back the very bytes of each file."""
+    for change in changes:
+        why = _why_not_held(checkout, checked(repo, change.path), change)
+        if why:
+            msg = f"{change.path} {why}"
+            raise RefusalError(msg)
 
 
 def _why_not_held(checkout: Checkout, path: Path, change: Change) -> str:
@@ -93,8 +94,7 @@ def carry_out(repo: Path, changes: Sequence[Change], message: str, *, write: boo
     dirty tree, which git brings back, and perhaps a temporary file in the git directory, which the next run removes.
     """
     checkout = checkout_of(repo)
-    for change in changes:
-        _refuse_unless_held(checkout, repo, change)
+    refuse_unless_held(checkout, repo, changes)
     for change in changes:
         name = one_line(change.path)
         print_diff(unified(change.old or b"", change.new, "(no file)" if change.old is None else name, name))

@@ -57,13 +57,13 @@ class _File:
                     naming[helpers[word]][node] += 1
                 waiting += [(node, fact) for fact in self._own(inner, word)]
         while waiting:  # each fact goes from a helper to those who name it, once
-            node, fact = waiting.pop()
-            if fact == "gathers" and fact in self.facts[node]:
+            helper, fact = waiting.pop()
+            if fact == "gathers" and fact in self.facts[helper]:
                 fact = "gathers again"
-            if fact in self.facts[node]:
+            if fact in self.facts[helper]:
                 continue
-            self.facts[node].add(fact)
-            for other, times in naming[node].items():
+            self.facts[helper].add(fact)
+            for other, times in naming[helper].items():
                 waiting += [(other, "gathers" if fact == "gathers again" else fact)] * min(times, 2)
 
     def _own(self, node: ast.AST, word: str) -> list[str]:

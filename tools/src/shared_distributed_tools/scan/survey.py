@@ -16,7 +16,7 @@ from .fingerprint import Definition, Known, Node, definitions, known_originals
 from .helpers import mending
 from .relatives import find_relative
 
-_WORD = b"gather"  # every copy contains it
+GATHER_WORD = b"gather"  # every copy contains it
 
 
 class Place(NamedTuple):
@@ -50,6 +50,11 @@ class Finding(NamedTuple):
     def names(self) -> list[str]:
         """What other files may import from it."""
         return [part.name for part in (*self.definitions, *self.helpers)]
+
+    @property
+    def changed(self) -> set[str]:
+        """The definitions that are not the original's."""
+        return {one.name for one in self.differences}
 
 
 class Survey(NamedTuple):
@@ -95,7 +100,7 @@ def _with_sites(tree: Tree, findings: list[Finding]) -> list[Finding]:
 def find_copy(tree: Tree, path: str) -> Finding | None:
     """The copy in a file of a tree, or None; without the places that use it."""
     content = tree.content(path)
-    if content is None or _WORD not in content.lower():
+    if content is None or GATHER_WORD not in content.lower():
         return None
     finding = Finding(path, str(tree.root), "vendored")
     if looks_generated(content):
