@@ -4,6 +4,7 @@
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -52,6 +53,22 @@ def call_helper(who: str, name: str, specs: list[dict[str, Any]]) -> Outcome:
     return usable_after(attempt(lambda: getattr(module, name)(make_tensor(spec), **spec.get("kwargs", {}))))
 
 
+ODD_DIMS: dict[str, Any] = {
+    "a tensor": torch.tensor([0, 1]),
+    "a tensor with a fraction": torch.tensor(0.5),
+    "a bool of NumPy's": np.bool_(True),
+    "an array": np.array([0, 1]),
+    "huge": 10**30,
+}
+
+
+def sizes_along(who: str, kind: str) -> Outcome:
+    """`gather_sizes` with a dim of this kind on the last rank."""
+    module, x = core() if who == "core" else adapter(who), torch.ones(2, 3, device=device())
+    dim = ODD_DIMS[kind] if dist.get_rank() == dist.get_world_size() - 1 else 0
+    return usable_after(attempt(lambda: module.gather_sizes(x, dim=dim)))
+
+
 def different_operations() -> Outcome:
     x = torch.ones(2, 3, device=device())
     return attempt(lambda: core().all_gather(x) if dist.get_rank() else core().gather_sizes(x, dim=0))
@@ -97,7 +114,7 @@ DISAGREE: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "dtype": ([OK, {"dtype": "float64"}], ["float32", "float64"]),
     "dtype of one width": ([{"dtype": "float16"}, {"dtype": "bfloat16"}], ["float16", "bfloat16"]),
     "another dimension": ([OK, {"shape": (2, 4)}], ["(2, 3)", "(2, 4)"]),
-    "dim": ([OK, {"dim": 1}], ["dim=0", "dim=1"]),
+    "dim": ([OK, {"dim": 1}], ["dim 0", "dim 1"]),
     "same bytes, other shape": ([{"shape": (2, 3, 4)}, {"shape": (2, 4, 3)}], ["(2, 3, 4)", "(2, 4, 3)"]),
 }
 
@@ -235,6 +252,13 @@ def test_helpers_raise_everywhere(
     expect_same_error(outcomes, error, [helper])
 
 
+@pytest.mark.parametrize("kind", ODD_DIMS)
+@pytest.mark.parametrize("who", ["core", pytest.param("st-moe", marks=pytest.mark.suite("st-moe"))])
+def test_a_dim_that_is_not_an_int_raises_everywhere(who: str, kind: str, backend: str, worlds: Worlds) -> None:
+    """On one rank only: also what cannot be compared with an int."""
+    expect_same_error(worlds.get(backend, 2).run(sizes_along, who, kind), "BadInputError", ["rank 1 of 2", "dim "])
+
+
 def test_different_operations_raise_everywhere(backend: str, worlds: Worlds) -> None:
     """Ranks that meet in different operations are told so."""
     expect_same_error(
@@ -247,9 +271,13 @@ def test_different_operations_raise_everywhere(backend: str, worlds: Worlds) -> 
 def test_different_gradients_raise_everywhere(backend: str, worlds: Worlds) -> None:
     """grad='sum' on one rank and 'local' on the other would hang in the backward."""
     world = worlds.get(backend, 2)
-    expect_same_error(world.run(different_grad, ["sum", "local"]), "DisagreementError", ["=True", "=False"])
+    expect_same_error(
+        world.run(different_grad, ["sum", "local"]),
+        "DisagreementError",
+        ["summed gradient True", "summed gradient False"],
+    )
     outcomes = world.run(different_grad, ["sum", "mean"])
-    expect_same_error(outcomes, "BadInputError", ["rank 1 of 2", "all_gather of [((2, 3), torch.float32)]", "'mean'"])
+    expect_same_error(outcomes, "BadInputError", ["rank 1 of 2", "all_gather of (2, 3) torch.float32", "'mean'"])
 
 
 def test_different_grad_modes_raise_where_a_gradient_is_summed(backend: str, worlds: Worlds) -> None:
@@ -257,7 +285,7 @@ def test_different_grad_modes_raise_where_a_gradient_is_summed(backend: str, wor
     world = worlds.get(backend, 2)
     run = different_grad_mode
     outcomes = world.run(run, [True, True], [True, False], "sum")
-    expect_same_error(outcomes, "DisagreementError", ["rank 1 of 2", "(2, 3)", "grad_enabled False"])
+    expect_same_error(outcomes, "DisagreementError", ["rank 1 of 2", "(2, 3)", "grad_enabled=False"])
     assert [o.value for o in world.run(run, [True, True], [True, False], "local")] == [True, False]
     assert [o.value for o in world.run(run, [True, False], [True, True], "local")] == [True, False]  # nobody joins in
     assert [o.value for o in world.run(run, [True, False], [True, True], "sum")] == [True, True]

@@ -98,9 +98,9 @@ def train(company: Company, batches: list[Sizes]) -> tuple[Gradients, list[str]]
 
 def train_with_large_sums(company: Company, batches: list[Sizes]) -> tuple[Gradients, list[str]]:
     """As if no sum were small enough to go through one rank: then it is a collective, like DDP's own."""
-    from shared_distributed import _transports
+    from shared_distributed import _gloo
 
-    _transports.SMALL_SUM = -1
+    _gloo.SMALL_SUM = -1
     return train(company, batches)
 
 

@@ -19,9 +19,12 @@ import shared_distributed as core
 from tests.support.adapters import adapter
 from tests.support.gather import gather_by
 
+call = importlib.import_module("shared_distributed._call")
+choose = importlib.import_module("shared_distributed._choose")
+gradient = importlib.import_module("shared_distributed._gradient")
+nccl = importlib.import_module("shared_distributed._nccl")
 compiled = importlib.import_module("shared_distributed._compiled")
-differentiate = importlib.import_module("shared_distributed._differentiate")
-fast = importlib.import_module("shared_distributed._fast")
+usable = importlib.import_module("shared_distributed._usable")
 
 COLUMNS = 5
 FUNCTION = {
@@ -48,14 +51,16 @@ class FakeCuda:
         from torch.testing._internal.distributed.fake_pg import FakeStore  # here, since an old torch has none
 
         dist.init_process_group("cuda:fake", store=FakeStore(), rank=rank, world_size=world)
-        fast.FastCall.backends = property(lambda call: {"cuda": "nccl"})
+        call._backends = lambda group: {"cuda": "nccl"}
+        compiled.refuse_tracing = lambda: None
+        usable.FakeTensor = ()  # no tensor is one: these stand for tensors on a GPU
         self._reads = 0
         self._header: list[int] = []
-        exchange = fast.FastCall.exchange
+        exchange = nccl.Nccl.exchange
 
-        def noted(call: Any, ints: list[int], xs: Any) -> Any:
-            self._header = ints
-            return exchange(call, ints, xs)
+        def noted(ranks: Any, claim: Any) -> Any:
+            self._header = claim
+            return exchange(ranks, claim)
 
         def read(tensor: Tensor) -> list[Any]:
             """What every rank sent, were it there: headers that differ in the size alone. Or the sizes themselves."""
@@ -64,8 +69,8 @@ class FakeCuda:
             if tensor.ndim == 1:
                 return sizes
             assert tuple(tensor.shape) == (world, len(self._header) + 1)
-            digest, _, flags = self._header
-            return [[digest, n, flags, 1] for n in sizes]  # not 0: rows come along
+            digest, _, *others = self._header
+            return [[digest, n, *others, 1] for n in sizes]  # 1: the rows are in the slots
 
         def copy(target: Tensor, source: Tensor) -> Tensor:
             """In place of `copy_`, which asks a CPU build for its CUDA. From the host it would wait for the device."""
@@ -73,7 +78,7 @@ class FakeCuda:
             assert source.expand_as(target).shape == target.shape
             return target
 
-        fast.FastCall.exchange, FakeTensor.tolist, FakeTensor.copy_ = noted, read, copy
+        nccl.Nccl.exchange, FakeTensor.tolist, FakeTensor.copy_ = noted, read, copy
 
     def watch(self, call: Callable[[], Tensor]) -> Seen:
         """What one call gives, and how often it reads."""
@@ -117,9 +122,9 @@ def backward(subject: str, x: Tensor, sizes: list[int]) -> Tensor:
     arriving = x.new_empty(sum(sizes), COLUMNS)
     if who == "core":
         tie = x.new_empty(0)
-        call = compiled._Call(0, tuple(sizes), grad == "sum")
-        ctx = SimpleNamespace(rows=call, adjoint=False, saved_tensors=[tie])
-        return differentiate._Move.backward(ctx, tie, arriving)[-1]  # type: ignore[no-any-return]
+        ranks = choose.ranks_for_headers(None, [], 0)
+        ctx = SimpleNamespace(call=(ranks, 0, sizes, grad == "sum"), is_adjoint=False, saved_tensors=[tie])
+        return gradient._Gather.backward(ctx, tie, arriving)[-1]  # type: ignore[no-any-return]
     arguments = (x, 0, sizes, *([True] if grad == "sum" else []))
     function, ctx = getattr(adapter(who), FUNCTION[who]), SimpleNamespace(needs_input_grad=[True] * len(arguments))
     function.forward(ctx, *arguments)

@@ -12,10 +12,8 @@ from torch import Tensor
 import shared_distributed as core
 from tests.support import Worlds
 from tests.support.oracle import values
-from tests.support.watch import watched
 
-fast = importlib.import_module("shared_distributed._fast")
-headers = importlib.import_module("shared_distributed._headers")
+gloo = importlib.import_module("shared_distributed._gloo")
 WIDTH = 3
 
 # ------------------------------------------------------------------ on ranks
@@ -93,19 +91,6 @@ def with_other_sizes() -> list[bool]:
     return right
 
 
-def rounds_of(sizes_by_turn: list[list[int]], forgetful: int | None) -> list[tuple[int, bool]]:
-    """How many rounds each gather took, of rows of 256 bytes, and whether it was right."""
-    rank, found = dist.get_rank(), []
-    for turn, sizes in enumerate(sizes_by_turn):
-        if turn == 0 or rank == forgetful:
-            fast.FastCall(0, None).place.mail.fitting.clear()
-        parts = [values(r + turn, (n, 64), "float32") for r, n in enumerate(sizes)]
-        with watched() as calls:
-            gathered, _ = core.all_gather(parts[rank])
-        found.append((1 + (len(calls) > 1), torch.equal(gathered, torch.cat(parts))))
-    return found
-
-
 # ------------------------------------------------------------------ tests
 
 
@@ -134,39 +119,9 @@ def test_sizes_change_from_call_to_call(ranks: int, backend: str, worlds: Worlds
     assert worlds.get(backend, ranks).run(with_other_sizes) == [[True] * 12] * ranks
 
 
-KIB = 4  # rows of 256 bytes
-SMALL = [1, 2, 3]
-SKEWED = [1, 1600 * KIB, 0]  # more than one of three ranks' share of 2 MiB, but less than all have
-LARGE = [5, 2100 * KIB, 1]
-TOGETHER = [1, 1600 * KIB, 1600 * KIB]  # each is less than all have room for
-
-
-@pytest.mark.parametrize(
-    ("forgetful", "rounds"),
-    [
-        (None, [1, 2, 1, 1, 1, 2, 1, 2, 1, 2, 2]),
-        (0, [1, 2, 1, 1, 1, 2, 1, 2, 1, 2, 2]),
-        (1, [1, 2, 2, 1, 2, 2, 1, 2, 2, 2, 2]),
-    ],
-    ids=["all remember", "a rank with few rows forgets", "the one with most forgets"],
-)
-@pytest.mark.only_over("gloo", reason="gloo's messages are as long as what is in them")
-def test_skewed_rows_come_along_where_they_had_room_the_last_time(
-    forgetful: int | None, rounds: list[int], worlds: Worlds
-) -> None:
-    """Whatever each rank remembers, all take as many rounds, and have the right rows."""
-    turns = [SMALL, SKEWED, SKEWED, SMALL, SKEWED, LARGE, SMALL, SKEWED, SKEWED, TOGETHER, SKEWED]
-    assert worlds.get("gloo", 3).run(rounds_of, turns, forgetful) == [[(n, True) for n in rounds]] * 3
-
-
-@pytest.mark.parametrize(
-    ("ranks", "share", "most"),
-    [(2, 1 << 20, 2 << 20), (8, 256 << 10, 2 << 20), (17, 123_360, 1_973_776), (1024, 2048, 32 << 10)],
-)
-def test_what_a_rank_may_send_with_its_header(ranks: int, share: int, most: int) -> None:
-    """Its share of 2 MiB at any time, and the first rank has no more than 32 MiB for what is longer."""
-    mail = headers.Mail(0, ranks)
-    assert (mail.share, mail.stride) == (32 + share, most)
-    assert [len(block) for block in mail.blocks] == [most] * ranks
-    assert len(mail.message) == ranks * (32 + share)
-    assert sum(map(len, mail.blocks)) <= 32 << 20
+@pytest.mark.parametrize(("ranks", "room"), [(2, 1 << 20), (8, 256 << 10), (17, 123_360), (1024, 2048)])
+def test_what_a_rank_may_send_with_its_header(ranks: int, room: int) -> None:
+    """Its share of 2 MiB, and the first rank has a block for each."""
+    buffers = gloo.Buffers(0, ranks)
+    assert [len(block) for block in buffers.blocks] == [48 + room] * ranks
+    assert len(buffers.message) == ranks * (48 + room)

@@ -115,7 +115,7 @@ def test_compiled_ranks_that_differ_in_requires_grad_are_told(backend: str, worl
     """No input is replaced in a compiled region: all ranks raise where only some want a summed gradient."""
     outcomes = worlds.get(backend, 2).run(compiled_wants, [True, False])
     assert [outcome.error for outcome in outcomes] == ["DisagreementError"] * 2
-    assert "requires_grad [False]" in outcomes[0].message
+    assert "requires_grad False" in outcomes[0].message
     assert [o.value for o in worlds.get(backend, 2).run(compiled_wants, [False, False])] == [False] * 2
 
 

@@ -17,72 +17,78 @@ import torch
 import torch.distributed as dist
 
 import shared_distributed._agree as agree
-import shared_distributed._fast as fast
-import shared_distributed._headers as headers
+import shared_distributed._choose as choose
+import shared_distributed._ranks as ranks
 from tests.support import Worlds
 from tests.support.gather import run_cases
 from tests.support.oracle import Case, gathered, gradient, same
 
 
 class Group:
-    """Two ranks, of which this is the first."""
-
-    def rank(self) -> int:
-        return 0
-
-    def size(self) -> int:
-        return 2
+    """A process group of two ranks, of which this is the first."""
 
 
-@pytest.mark.parametrize("call", [agree._Call, fast.FastCall], ids=["heart", "package"])
+@pytest.fixture
+def nobody_there(monkeypatch: pytest.MonkeyPatch) -> Group:
+    """A group that moves nothing; torch asks nobody about it."""
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
+    monkeypatch.setattr(dist, "get_rank", lambda group: 0)
+    for module in (ranks, agree):
+        monkeypatch.setattr(module, "Tensor", SimpleNamespace)  # stands for a tensor on a device that is not here
+    return Group()
+
+
+def on(device: str) -> Any:
+    """A tensor's place."""
+    return SimpleNamespace(device=torch.device(device))
+
+
 @pytest.mark.parametrize(
-    ("backends", "inputs", "expected"),
+    ("backends", "x", "expected"),
     [
-        ("cpu:gloo", ["cpu"], "cpu"),
-        ("cuda:nccl", ["cuda:3"], "cuda:3"),
-        ("cuda:nccl", [], "cuda"),
-        ("cuda:nccl", ["cpu"], "cuda"),
-        ("cpu:gloo,cuda:nccl", ["cuda:3"], "cpu"),
-        ("cuda:nccl,cpu:nccl", ["cuda:3"], "cuda:3"),
-        ("cuda:gloo", ["cuda:3"], "cuda:3"),
+        ("cpu:gloo", "cpu", "cpu"),
+        ("cuda:nccl", "cuda:3", "cuda:3"),
+        ("cuda:nccl", "cpu", "cuda"),
+        ("cpu:gloo,cuda:nccl", "cuda:3", "cpu"),
+        ("cuda:nccl,cpu:nccl", "cuda:3", "cuda:3"),
+        ("cuda:gloo", "cuda:3", "cuda:3"),
     ],
     ids=str,
 )
 def test_the_header_goes_to_a_device_that_the_group_serves(
-    backends: str, inputs: list[str], expected: str, call: Any, monkeypatch: pytest.MonkeyPatch
+    backends: str, x: str, expected: str, nobody_there: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The CPU where a backend other than NCCL serves it, else the input's device, else the current one of that type."""
-    seen: list[torch.device] = []
-
-    def note(ints: list[list[int]], device: torch.device | str) -> torch.Tensor:
-        seen.append(torch.device(device))
-        return torch.tensor(ints)
-
     monkeypatch.setattr(dist, "get_backend_config", lambda group: backends)
-    monkeypatch.setattr(call, "spread", lambda call, rows, counts: None)  # nobody is there
-    monkeypatch.setattr(headers.Mail, "exchange", lambda mail, ints, *_: (note([ints] * 2, "cpu").tolist(), []))
-    for module in (agree, headers):
-        monkeypatch.setattr(module, "_long_tensor", note)
-    for module in (agree, fast):
-        monkeypatch.setattr(module, "Tensor", SimpleNamespace)  # stands for a tensor on a device that is not here
-    monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
-    monkeypatch.setattr(dist, "get_rank", lambda group: 0)
-    xs = [SimpleNamespace(device=torch.device(name)) for name in inputs]
-    assert call(0, None, False, Group()).exchange([0, 8, 9], xs) == [[0, 8, 9]] * 2
-    assert seen == [torch.device(expected)]
+    assert ranks._Ranks(on(x), nobody_there).header_device == torch.device(expected)
 
 
-def test_gloo_moves_cuda_tensors_by_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Broadcasts and all-reduces, for headers and rows."""
-    call: Any = fast.FastCall(0, None, False, Group())
-    monkeypatch.setattr(dist, "get_backend_config", lambda group: "cpu:gloo,cuda:gloo")
-    assert call.transport(torch.device("cpu")) is fast.TRANSPORTS["gloo"]
-    assert call.transport(torch.device("cuda")) is fast.BROADCASTS
-    called: list[str] = []
-    noting = fast.BROADCASTS._replace(gather=lambda *args: called.append("broadcasts") or [])
-    monkeypatch.setattr(fast, "BROADCASTS", noting)
-    call.spread(SimpleNamespace(device=torch.device("cuda"), split=list), [1, 1])
-    assert called == ["broadcasts"]
+def test_a_tensor_on_a_wrong_device_does_not_move_the_header(
+    nobody_there: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank with a tensor on the CPU meets the others where its group's tensors have been, or where it was bound."""
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: "cuda:nccl")
+    devices = [ranks._Ranks(on(x), nobody_there).header_device for x in ("cpu", "cuda:1", "cpu")]
+    assert devices == [torch.device(name) for name in ("cuda", "cuda:1", "cuda:1")]
+    bound: Any = Group()
+    bound.bound_device_id = torch.device("cuda:2")
+    assert [ranks._Ranks(on(x), bound).header_device for x in ("cpu", "cuda:1")] == [torch.device("cuda:2")] * 2
+
+
+@pytest.mark.parametrize(
+    ("backends", "device", "way"),
+    [
+        ("cpu:gloo,cuda:gloo", "cpu", "Gloo"),
+        ("cpu:gloo,cuda:gloo", "cuda", "AnyBackend"),  # gloo has broadcast and all-reduce only, off the CPU
+        *[("cuda:" + name, "cuda", "Nccl") for name in ("nccl", "nccl2", "nccl-legacy", "nccl-lazy", "ncclx")],
+        *[(f"{kind}:{name}", kind, "AnyBackend") for kind, name in [("xpu", "xccl"), ("hpu", "hccl"), ("cpu", "ucc")]],
+        ("cpu:mpi", "cpu", "AnyBackend"),
+    ],
+)
+def test_rows_go_by_the_backend_that_serves_their_device(backends: str, device: str, way: str) -> None:
+    """NCCL by any of its names; what is not known takes broadcasts, which every backend has."""
+    by_device = dict(entry.split(":") for entry in backends.split(","))
+    assert choose._way_of(device, by_device).__name__ == way
 
 
 def test_contents_on_six_ranks(backend: str, worlds: Worlds) -> None:

@@ -28,8 +28,7 @@ from tests.support.world import place
 
 # ------------------------------------------------------------------ on ranks
 
-fast = importlib.import_module("shared_distributed._fast")
-headers = importlib.import_module("shared_distributed._headers")
+gloo = importlib.import_module("shared_distributed._gloo")
 
 LARGE = (1 << 20, 4)  # 16 MiB a rank: point to point, and long enough to be in the middle of
 
@@ -75,11 +74,11 @@ def _arm(stage: str, number: int) -> None:
         os.kill(os.getpid(), number)
 
     if stage == "exchange":
-        headers.Mail.exchange = strike
+        gloo.Gloo.exchange = strike
     elif stage == "backward":
-        fast.TRANSPORTS["gloo"] = fast.TRANSPORTS["gloo"]._replace(total=strike)
+        gloo.Gloo.sum = strike
     else:  # before its first send: later, a rank may have all that it needs of this one
-        fast.TRANSPORTS["gloo"] = fast.TRANSPORTS["gloo"]._replace(gather=strike)
+        gloo.Gloo.send_rows = strike
 
 
 def lost_store(timeout: float, how: str) -> Seen:
@@ -121,6 +120,18 @@ def raises_between(goes_on: bool) -> Seen:
             raise ZeroDivisionError("the user's own")
 
     return observe(call)
+
+
+def failing_twice() -> Seen:
+    """Ranks 0 and 1 fail in a group that rank 2 stays away from, and go on; then rank 1 is killed in a call of all."""
+    rank = dist.get_rank()
+    three = dist.new_group([0, 1, 2], timeout=timedelta(seconds=2))
+    dist.barrier()
+    first = observe(lambda: core.all_gather(torch.ones(rank, 2), group=three)) if rank < 2 else Seen("", "", 0.0)
+    time.sleep(max(0.0, 7.0 - first.seconds))  # all go on together
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return observe(lambda: core.all_gather(torch.ones(rank, 2)))
 
 
 def out_of_order(kind: str) -> Seen:
@@ -193,6 +204,7 @@ SCENARIOS = {
     **{f"store-{how}": Scenario(lost_store, (TIMEOUT, how), (0,), join=False) for how in SIGNALS},
     "raises": Scenario(raises_between, (False,)),
     "goes on": Scenario(raises_between, (True,)),
+    "failing twice": Scenario(failing_twice, (), (1,), 4),
     "two groups": Scenario(two_groups, (), size=4),
     **{kind: Scenario(out_of_order, (kind,)) for kind in ("two gathers", "with a scatter", "with an all-reduce")},
 }
@@ -224,6 +236,14 @@ def test_a_lost_rank_is_named_by_every_other(name: str, answers: Callable[[str],
         assert "The process group cannot be used any more" in seen.message
     last = max(survivors.values(), key=lambda seen: seen.seconds)
     assert f"No report from ranks [{victim}] within" in last.message, "the last to fail has heard all others"
+
+
+def test_a_report_belongs_to_one_failure(answers: Callable[[str], list[Any]]) -> None:
+    """A rank that reported an earlier failure, in another group, and then died, is not taken for alive."""
+    for rank, seen in enumerate(answers("failing twice")):
+        if rank != 1:
+            assert seen.error == "TransportError", seen
+            assert "rank 1 failed in" not in seen.message
 
 
 @pytest.mark.parametrize("how", SIGNALS)

@@ -46,9 +46,9 @@ def in_subgroup(members: list[int]) -> Any:
     }
 
 
-def in_forced_subgroup(members: list[int], gather: str, total: str, small: int) -> Any:
+def in_forced_subgroup(members: list[int], way: str, small: int) -> Any:
     """The same, over the named transports only."""
-    with forced(gather, total, small):
+    with forced(way, small):
         return in_subgroup(members)
 
 
@@ -88,11 +88,9 @@ def test_a_subgroup_counts_its_own_ranks(members: list[int], backend: str, world
 @SOME_MEMBERS
 @EVERY_TRANSPORT
 @GLOO_ONLY
-def test_every_transport_counts_a_subgroups_own_ranks(
-    gather: str, total: str, small: int, members: list[int], worlds: Worlds
-) -> None:
+def test_every_transport_counts_a_subgroups_own_ranks(way: str, small: int, members: list[int], worlds: Worlds) -> None:
     """The same for each way to move bytes, forced."""
-    answers = worlds.get("gloo", 4).run(in_forced_subgroup, members, gather, total, small)
+    answers = worlds.get("gloo", 4).run(in_forced_subgroup, members, way, small)
     expect_own_ranks(members, answers)
 
 

@@ -41,6 +41,19 @@ def sizes_of_a_gather(sizes: tuple[int, ...], members: list[int]) -> Any:
     }
 
 
+def with_dynamic_shapes() -> list[list[float]]:
+    """What is read off the sizes in a region where every size is symbolic, and graphs may break."""
+    torch._dynamo.reset()
+    rank = dist.get_rank()
+
+    def own_rows(x: Tensor) -> Tensor:
+        gathered, sizes = core.all_gather(x)
+        return torch.cat([gathered[sizes.rows], sizes.own(gathered) + sizes.start])
+
+    run = torch.compile(own_rows, backend="aot_eager", dynamic=True)
+    return [run(torch.full((rank + rows,), float(rank), device=device())).tolist() for rows in (2, 5)]
+
+
 def contrast(x: Tensor, sizes: Any) -> tuple[Tensor, core.RowLayout, Tensor]:
     """A loss whose labels and scale come from the sizes that the gather returns; and all that they tell."""
     gathered, found = core.all_gather(x, sizes=sizes)
@@ -169,3 +182,12 @@ def test_layouts_under_the_default_compiler(backend: str, worlds: Worlds) -> Non
     """The same."""
     for right in worlds.get(backend, 2).run(compiled_like_eager, "inductor", "no", [(0, 4)]):
         assert all(right), right
+
+
+@needs_compile
+@pytest.mark.only_over("gloo", "nccl", reason="compiled code calls what the other tests call here")
+def test_layouts_where_every_size_is_symbolic(backend: str, worlds: Worlds) -> None:
+    """`dynamic=True` without a full graph: this rank's slice, its part and its start."""
+    for rank, found in enumerate(worlds.get(backend, 2).run(with_dynamic_shapes)):
+        for rows, values_found in zip((2, 5), found, strict=True):
+            assert values_found == [float(rank)] * (rank + rows) + [rank + float(rank * rows)] * (rank + rows)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 import shared_distributed as core
 from tests.support import Worlds
+from tests.support.calls import Outcome, attempt, usable_after
 from tests.support.old_torch import dtypes
 from tests.support.oracle import same, upstream
 from tests.support.world import device
@@ -41,7 +42,36 @@ def skewed_sum(sizes: tuple[int, ...], columns: int, dtype: str) -> bool:
     return torch.equal(mine.cpu(), whole.to(mine.dtype).split(sizes)[rank])
 
 
+def along_a_bool() -> list[list[float]]:
+    """True is dim 1, as in `all_gather`."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    x = upstream(rank, (2, 2 * world), "float32").to(device())
+    return list(core.reduce_scatter(x, True, sizes=[2] * world).tolist())
+
+
+def sum_of(dtype: str) -> Outcome:
+    """A sum of bytes that are taken for numbers of this dtype."""
+    x = torch.zeros(2 * dist.get_world_size(), 4, dtype=torch.uint8, device=device()).view(getattr(torch, dtype))
+    return usable_after(attempt(lambda: core.reduce_scatter(x, sizes=[2] * dist.get_world_size())))
+
+
 # ------------------------------------------------------------------ tests
+
+
+def test_a_bool_counts_as_a_dim(backend: str, worlds: Worlds) -> None:
+    """As in `all_gather`."""
+    total = upstream(0, (2, 4), "float32") + upstream(1, (2, 4), "float32")
+    for rank, own in enumerate(worlds.get(backend, 2).run(along_a_bool)):
+        assert own == total.split([2, 2], 1)[rank].tolist()
+
+
+@pytest.mark.parametrize("dtype", dtypes(("float4_e2m1fn_x2", "bits8")))
+def test_what_cannot_be_added_is_refused_on_every_rank(dtype: str, backend: str, worlds: Worlds) -> None:
+    """One error before anything is sent; the group stays usable."""
+    outcomes = worlds.get(backend, 2).run(sum_of, dtype)
+    assert [outcome.error for outcome in outcomes] == ["BadInputError"] * 2
+    assert outcomes[0].message == outcomes[1].message
+    assert f"torch.{dtype} cannot be added" in outcomes[0].message
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,13 +166,25 @@ def meshes() -> dict[str, Any]:
     }
 
 
+class Scaled(core.AllGather):
+    """A gather with an argument of its own."""
+
+    def __init__(self, scale: float, group: Any) -> None:
+        super().__init__(1, grad="local", group=group)
+        self.scale = scale
+
+
 def copied_and_pickled() -> dict[str, Any]:
     group = dist.new_group(list(range(dist.get_world_size())))
     module = core.AllGather(1, grad="local", group=group)
     twin = copy.deepcopy(torch.nn.Sequential(module))[0]
+    scaled = Scaled(3.0, group).eval()
+    scaled.register_forward_hook(lambda module, args, output: None)
+    deep, shallow = copy.deepcopy(scaled), copy.copy(scaled)
     plain = pickle.loads(pickle.dumps(core.AllGather(1, grad="local")))
     return {
-        "shares": twin.group is group,
+        "shares": twin.group is group and deep.group is group and shallow.group is group,
+        "subclass": (deep.scale, deep.training, len(deep._forward_hooks), shallow.scale),
         "options": (twin.dim, twin.grad, plain.dim, plain.grad, plain.group),
         "pickled": attempt(lambda: pickle.dumps(module)),
     }
@@ -185,7 +198,7 @@ def without_a_group_under_torchrun() -> list[str]:
         core.is_distributed()
         for _ in range(2):
             core.all_gather(torch.ones(3))
-    return [str(w.message) for w in caught]
+    return [f"{Path(w.filename).name}: {w.message}" for w in caught]
 
 
 # ------------------------------------------------------------------ the tests
@@ -279,6 +292,7 @@ def test_a_copy_of_a_module_shares_its_group(backend: str, worlds: Worlds) -> No
     """EMA copies modules deeply. Pickling one with a group raises: the default group must not take its place."""
     for seen in worlds.get(backend, 2).run(copied_and_pickled):
         assert seen["shares"]
+        assert seen["subclass"] == (3.0, False, 1, 3.0)
         assert seen["options"] == (1, "local", 1, "local", None)
         assert seen["pickled"].error == "TypeError"
         assert "build it where it is used" in seen["pickled"].message
@@ -288,4 +302,5 @@ def test_a_forgotten_process_group_is_warned_about() -> None:
     """Under a launcher and without `init_process_group`, every rank would silently train alone: one warning."""
     with World(1, join=False) as world:
         ((warning,),) = world.run(without_a_group_under_torchrun)
+    assert warning.startswith(f"{Path(__file__).name}: "), "it points at the call"
     assert "init_process_group" in warning

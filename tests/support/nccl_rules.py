@@ -18,7 +18,6 @@ with an exchange of what each rank is about to do, so that all hear of a broken 
 Not shown: kernels, streams, memory of any device but the CPU, how NCCL times out.
 """
 
-import importlib.util
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -51,15 +50,8 @@ class RuleBroken(AssertionError):
 
 
 def register() -> None:
-    """Make the backend known to torch, and give it NCCL's row of the package's table of transports.
-
-    A vendored file has no such table: it goes by the "nccl" in a backend's name.
-    """
+    """Make the backend known to torch. The core takes it for NCCL by the "nccl" in its name."""
     dist.Backend.register_backend(NAME, NcclRules, devices=["cpu"])
-    if importlib.util.find_spec("shared_distributed") is not None:
-        from shared_distributed._transports import TRANSPORTS
-
-        TRANSPORTS[NAME] = TRANSPORTS["nccl"]
 
 
 class Started(dist.Work):

@@ -4,7 +4,7 @@
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from inspect import getattr_static
 from itertools import accumulate
 from pathlib import Path
@@ -28,21 +28,22 @@ COLLECTIVES = (
 @contextmanager
 def slots(nbytes: int) -> Iterator[None]:
     """So many bytes beside the headers of all ranks, for rows that come along; with none, all take a second round."""
-    from shared_distributed import _fast, _headers
+    from shared_distributed import _call, _gloo, _nccl
 
-    saved, _headers.SLOTS, _headers.ROOM = (_headers.SLOTS, _headers.ROOM), nbytes, nbytes
-    _fast._places.clear()
+    saved = _nccl.SLOTS, _gloo.ROOM
+    _nccl.SLOTS = _gloo.ROOM = nbytes
+    _call._known_groups.clear()
     try:
         yield
     finally:
-        _headers.SLOTS, _headers.ROOM = saved
-        _fast._places.clear()
+        _nccl.SLOTS, _gloo.ROOM = saved
+        _call._known_groups.clear()
 
 
 @contextmanager
 def watched() -> Iterator[list[tuple[str, int, int]]]:
     """Every collective entered meanwhile, with its bytes; each tensor handed over must be contiguous."""
-    from shared_distributed import _headers, _transports
+    from shared_distributed import _gloo
 
     calls: list[tuple[str, int, int]] = []
 
@@ -57,9 +58,8 @@ def watched() -> Iterator[list[tuple[str, int, int]]]:
         return wrapper
 
     here = [name for name in COLLECTIVES if hasattr(dist, name)]  # torch gave some new names
-    with replaced(dist, here, watch), ExitStack() as stack:
-        for module in (_headers, _transports):  # several messages each: `messages_sent` counts those
-            stack.enter_context(replaced(module, ["through_first"], watch))
+    # several messages: `messages_sent` counts those
+    with replaced(dist, here, watch), replaced(_gloo, ["send_to_first"], watch):
         yield calls
 
 

@@ -146,14 +146,15 @@ def python_alone(blocks: int = 60, calls: int = 100) -> dict[str, Estimate]:
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from shared_distributed._fast import FastCall
-    from shared_distributed._transports import TRANSPORTS
+    from shared_distributed import _choose
+    from shared_distributed._call import facts_of
+    from shared_distributed._gloo import Buffers, Gloo
 
-    TRANSPORTS["fake"] = TRANSPORTS["gloo"]
+    _choose._way_of = lambda device_type, backends: Gloo
     dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
     x, found = torch.ones(3, 16, requires_grad=True), {}
-    mail: Any = FastCall(0, None).place.mail
-    own, *others = mail.blocks
+    buffers = facts_of(dist.group.WORLD).buffers = Buffers(0, 4)
+    own, *others = buffers.blocks
     for block in others:
         block.zero_()
     with suppress(shared_distributed.GatherError):  # the others have sent nothing

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """torch.compile: what ranks do together is an opaque operator, so that compiled and eager ranks do the same.
 
-Traced collectives would be others than the eager ones, and a rank that falls back to eager would not meet its peers.
+Traced collectives would differ from the eager ones, and a rank that falls back to eager would not meet the others.
 """
 
 import threading
@@ -13,87 +13,173 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ._differentiate import _Move
-from ._errors import BadInputError
-from ._fast import FastCall
+from ._blocks import resized
+from ._choose import ranks_for_headers, ranks_for_rows
+from ._containers import traceable
 from ._layout import ints_of
-from ._world import _is_compiling
+from ._ranks import _graph_break as _always_break
+from ._ranks import _is_compiling
+from ._together import agree_on_all
+from ._usable import refuse_tracing
 
-# torch 2.4 to 2.10 have operators too, but fail with summed gradients or without sizes: there it is a graph break
-_WHOLE = hasattr(torch.library, "EffectType") and torch.__version__ >= "2.11"  # compared as versions, not as text
-if _WHOLE:
-    _Move.forward = staticmethod(_Move.forward.__wrapped__)  # type: ignore[method-assign]
+# torch 2.4 to 2.10 have operators too, but fail with summed gradients or without sizes: there a gather breaks the graph
+IN_ONE_GRAPH = hasattr(torch.library, "EffectType") and torch.__version__ >= "2.11"  # compared as versions, not as text
 
 
-class _Call(FastCall):
-    """A call whose three steps are operators while torch.compile traces it."""
+def _graph_break(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Only where a gather cannot be an operator."""
+    return function if IN_ONE_GRAPH else _always_break(function)
 
-    is_agreed = False
 
-    def agree(self, op: str, *xs: Any, check: bool = False) -> tuple[Any, ...]:
-        """Eager: the heart's. Compiled, no input is replaced: if only some ranks want a gradient, all are told."""
-        if not (_WHOLE and _is_compiling()):
-            return super().agree(op, *xs, check=check)
-        if not isinstance(self.dim, int):  # operators take nothing else
-            problem = BadInputError(f"dim {self.dim!a} is not an integer")
-            return _Call(0, self.sizes, self.summed, self.group).agree(op, problem, *xs, check=check)
-        problem = "".join([x.args[0] for x in xs if isinstance(x, Exception)][:1])
-        xs = tuple(x for x in xs if not isinstance(x, Exception))
-        given = None if self.sizes is None else list(ints_of(self.sizes))
-        wants = [x.requires_grad and torch.is_grad_enabled() for x in xs]
-        found = _agree_operator([x.detach() for x in xs], wants, op, problem, check, *self._replace(sizes=given))
-        agreed = found.tolist() if given is None else [*given, *[0] * len(found)][: len(found)]  # too few: raises there
-        if (given is None or isinstance(self.sizes, Tensor)) and xs and xs[0].ndim:
-            for n in agreed:  # the compiler knows nothing of these numbers yet
-                torch._check(n >= 0)
-            rank, own = dist.get_rank(self.group), xs[0].shape[self.dim % xs[0].ndim]
-            agreed[rank] = own  # equal, or it raises there
-        return (_Agreed if given is None else _Call)(self.dim, tuple(agreed), self.summed, self.group), *xs
+def agree(
+    operation: str,
+    xs: list[Any],
+    dim: Any,
+    sizes: Any,
+    summed: bool,
+    group: Any = None,
+    *,
+    check: bool = False,
+    problem: str = "",
+) -> tuple[Any, list[Tensor], int, Any]:
+    """The ranks, the tensors to gather, their dim counted from the front, and every rank's size along it."""
+    if IN_ONE_GRAPH and _is_compiling():
+        return _agree_while_tracing(operation, xs, dim, sizes, summed, group, check, problem)
+    if not dist.is_available():
+        raise RuntimeError("there is no process group: this torch was built without torch.distributed")
+    refuse_tracing()
+    # rows are not sent where sizes are given and checked: compiled ranks take two rounds there
+    ranks = ranks_for_headers(group, xs if sizes is None else [], dim)
+    xs, sizes = agree_on_all(ranks, operation, xs, dim, sizes, summed, check=check, problem=problem)
+    return ranks_for_rows(ranks, xs[0].device), xs, dim % xs[0].ndim, sizes
 
-    def gather(self, x: Tensor) -> Tensor:
+
+def _agree(operation: str, x: Any, dim: int, sizes: Any, summed: bool = False) -> tuple[Any, Tensor, int, Any]:
+    """As the heart's, in the package's ways."""
+    xs, problem = traceable([x], "")
+    ranks, (x,), dim, sizes = agree(operation, xs, dim, sizes, summed, problem=problem)
+    return ranks, x, dim, sizes
+
+
+class TracedRanks:
+    """The ranks while torch.compile traces: every step is an operator."""
+
+    def __init__(self, group: Any, has_agreed: bool) -> None:
+        self.group = group
+        self.has_agreed = has_agreed  # just before, in an operator: rows may have come
+        self.rank = dist.get_rank(group)
+        self.world = dist.get_world_size(group)
+
+    def gather(self, x: Tensor, dim: int, sizes: Any) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`."""
-        if not (_WHOLE and _is_compiling()):
-            return super().gather(x)
-        return _gather_operator(x, self.is_agreed, *self)
+        return _gather_operator(x, self.has_agreed, dim, sizes, self.group)
 
-    def sum(self, x: Tensor) -> Tensor:
+    def sum(self, x: Tensor, dim: int, sizes: Any) -> Tensor:
         """`(… sum(n) …) -> (… n_r …)`."""
-        if not (_WHOLE and _is_compiling()):
-            return super().sum(x)
-        return _sum_operator(x, *self)
+        return _sum_operator(x, dim, sizes, self.group)
 
 
-class _Agreed(_Call):
-    """A call whose rows may have come with the sizes, just before."""
+def _agree_while_tracing(
+    operation: str, xs: list[Any], dim: Any, sizes: Any, summed: bool, group: Any, check: bool, problem: str
+) -> tuple[Any, list[Tensor], int, Any]:
+    """No input is replaced here: if only some ranks want a gradient, that is an error on every rank."""
+    if not isinstance(dim, int):  # operators take nothing else; the error is raised when the graph runs, on every rank
+        dim, problem = 0, problem or f"dim {dim!a} is not an integer"
+    given = None if sizes is None else list(ints_of(sizes))
+    wants = [x.requires_grad and torch.is_grad_enabled() for x in xs]
+    found = _agree_operator([x.detach() for x in xs], wants, operation, problem, check, summed, dim, given, group)
+    ranks = TracedRanks(group, given is None)
+    dim = _within(xs[0], dim) if xs else dim
+    if given is not None and not isinstance(sizes, Tensor):
+        return ranks, xs, dim, tuple(_of_length(given, ranks.world))
+    agreed = found.tolist() if given is None else _of_length(given, ranks.world)
+    for size in agreed:  # the compiler knows nothing of these numbers yet
+        torch._check(size >= 0)
+    if xs and xs[0].ndim:
+        agreed[ranks.rank] = xs[0].shape[dim]  # equal, or the operator raises
+    return ranks, xs, dim, tuple(agreed)
 
-    is_agreed = True  # of the class: torch.compile loses what is set on a tuple where a graph breaks
+
+def _of_length(sizes: list[int], world: int) -> list[int]:
+    """As many sizes as there are ranks; if they were not, the operator raises."""
+    return [*sizes, *[0] * world][:world]
 
 
-def opaque(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> Callable[..., Any]:
+def _within(x: Tensor, dim: int) -> int:
+    """Counted from the front; out of range, the operator raises."""
+    return dim % max(x.ndim, 1)
+
+
+_latest = threading.local()  # the ranks of this thread's latest agreement in an operator, with the rows that came
+
+
+def _agree_in_operator(
+    xs: list[Tensor],
+    wants: list[bool],
+    operation: str,
+    problem: str,
+    check: bool,
+    summed: bool,
+    dim: int,
+    sizes: Any,
+    group: Any,
+) -> Tensor:
+    with torch.enable_grad():
+        xs = [x.detach().requires_grad_(want) for x, want in zip(xs, wants, strict=True)]
+        ranks = ranks_for_headers(group, xs if sizes is None else [], dim)
+        _, sizes = agree_on_all(ranks, operation, xs, dim, sizes, summed, check=check, problem=problem, can_join=False)
+    _latest.ranks = ranks
+    return torch.tensor(sizes, device="cpu")
+
+
+def _gather_in_operator(x: Tensor, has_agreed: bool, dim: int, sizes: Any, group: Any) -> Tensor:
+    ranks = _latest.ranks if has_agreed else ranks_for_headers(group, [x], dim)
+    return ranks_for_rows(ranks, x.device).gather(x, dim, sizes)
+
+
+def _sum_in_operator(x: Tensor, dim: int, sizes: Any, group: Any) -> Tensor:
+    return ranks_for_rows(ranks_for_headers(group, [x], dim), x.device).sum(x, dim, sizes)
+
+
+def _shape_of_sizes(*arguments: Any) -> Tensor:
+    return torch.empty(dist.get_world_size(arguments[-1]), dtype=torch.long, device="cpu")
+
+
+def _shape_of_gathered(x: Tensor, has_agreed: bool, dim: int, sizes: Any, group: Any) -> Tensor:
+    return x.new_empty(resized(x, dim, sum(sizes)))
+
+
+def _shape_of_sum(x: Tensor, dim: int, sizes: Any, group: Any) -> Tensor:
+    return x.new_empty(resized(x, dim, sizes[dist.get_rank(group)]))
+
+
+def operator(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> Callable[..., Any]:
     """`run` as an operator that torch.compile does not look into; `shape` gives its result's shape.
 
-    Both take the process group last, which the operator itself takes by its name. All operators run, in the order
-    written, whatever a rank's compiler makes of the rest.
+    Both take the process group last; the operator itself takes the group's name. The compiler neither drops nor
+    reorders these operators.
     """
-    if not _WHOLE:
+    if not IN_ONE_GRAPH:
         return run
 
-    def by_group_name(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args: function(*args[:-1], _group_from_name(args[-1]))
+    def run_by_name(*arguments: Any) -> Any:
+        return run(*arguments[:-1], _group_of_name(arguments[-1]))
 
-    def fake(*args: Any) -> Any:
-        _keep_order(operator._opoverload)
-        return by_group_name(shape)(*args)
+    def fake(*arguments: Any) -> Any:
+        _keep_order(custom._opoverload)
+        return shape(*arguments[:-1], _group_of_name(arguments[-1]))
 
-    operator = torch.library.custom_op(
-        f"shared_distributed::{name}", by_group_name(run), mutates_args=(), schema=schema
-    )
-    operator.register_fake(fake)
-    operator.register_effect(torch.library.EffectType.ORDERED)
-    return lambda *args: operator(*args[:-1], "" if args[-1] is None else args[-1].group_name)
+    def call(*arguments: Any) -> Any:
+        group = arguments[-1]
+        return custom(*arguments[:-1], "" if group is None else group.group_name)
+
+    custom = torch.library.custom_op(f"shared_distributed::{name}", run_by_name, mutates_args=(), schema=schema)
+    custom.register_fake(fake)
+    custom.register_effect(torch.library.EffectType.ORDERED)
+    return call
 
 
-def _group_from_name(name: str) -> Any:
+def _group_of_name(name: str) -> Any:
     from torch.distributed.distributed_c10d import _resolve_process_group
 
     return _resolve_process_group(name) if name else None
@@ -116,53 +202,19 @@ def _keep_order(overload: Any) -> None:
         return tree_map_only(ir.IRNode, lambda node: node.wrap_for_lowering(), created)
 
 
-class _InOperator(FastCall):
-    """A call that cannot join a backward for the others' sake: no input can be replaced inside an operator."""
-
-    def exchange(self, ints: list[int], xs: Any) -> list[list[int]]:
-        is_header = len(ints) == 3  # digest, size, flags
-        return super().exchange([*ints[:2], ints[2] & ~1] if is_header else ints, xs)
-
-
-_latest = threading.local()  # what came for this thread's latest call that agreed in an operator
-
-
-def _agreed_sizes(xs: list[Tensor], wants: list[bool], op: str, problem: str, check: bool, *call: Any) -> Tensor:
-    told: list[Any] = [BadInputError(problem)] if problem else []
-    with torch.enable_grad():
-        told += [x.detach().requires_grad_(want) for x, want in zip(xs, wants, strict=True)]
-        agreed = _InOperator(*call).agree(op, *told, check=check)[0]
-        _latest.arrived = agreed.arrived
-        return torch.tensor(agreed.sizes, device="cpu")
-
-
-def _gather_in_operator(x: Tensor, is_agreed: bool, *call: Any) -> Tensor:
-    agreed = FastCall(*call)
-    agreed.arrived = _latest.arrived if is_agreed else []
-    return agreed.gather(x)
-
-
-def _resized(x: Tensor, dim: int, size: Any) -> Tensor:
-    dim = dim % max(x.ndim, 1)  # out of range: `agree` raises, when it runs
-    return x.new_empty((*x.shape[:dim], size, *x.shape[dim + 1 :]))
-
-
-_CALL = "int dim, SymInt[]{} sizes, bool summed, str group) -> Tensor"  # as the fields of a call
-_agree_operator = opaque(
+_agree_operator = operator(
     "agree",
-    "(Tensor[] xs, bool[] wants, str op, str problem, bool check, " + _CALL.format("?"),
-    _agreed_sizes,
-    lambda *call: torch.empty(dist.get_world_size(call[-1]), dtype=torch.long, device="cpu"),
+    "(Tensor[] xs, bool[] wants, str operation, str problem, bool check, bool summed, int dim, SymInt[]? sizes, "
+    "str group) -> Tensor",
+    _agree_in_operator,
+    _shape_of_sizes,
 )
-_gather_operator = opaque(
+_gather_operator = operator(
     "gather",
-    "(Tensor x, bool is_agreed, " + _CALL.format(""),
+    "(Tensor x, bool has_agreed, int dim, SymInt[] sizes, str group) -> Tensor",
     _gather_in_operator,
-    lambda x, _, dim, sizes, *__: _resized(x, dim, sum(sizes)),
+    _shape_of_gathered,
 )
-_sum_operator = opaque(
-    "sum",
-    "(Tensor x, " + _CALL.format(""),
-    lambda x, *call: FastCall(*call).sum(x),
-    lambda x, dim, sizes, _, group: _resized(x, dim, sizes[dist.get_rank(group)]),
+_sum_operator = operator(
+    "sum", "(Tensor x, int dim, SymInt[] sizes, str group) -> Tensor", _sum_in_operator, _shape_of_sum
 )

@@ -3,11 +3,14 @@
 
 GatherError (RuntimeError)                the root: everything raised here on purpose
 ├── BadInputError (ValueError, IndexError)    one rank's own arguments cannot be used
-├── DisagreementError                     each rank's arguments are fine alone, not together
-└── TransportError                        a collective failed underneath: a rank died, stopped or went another way
+├── DisagreementError                     each rank's arguments can be used, but they do not fit together
+└── TransportError                        a collective failed: a rank died, stopped or made another call
 
 StaleAnswerWarning (UserWarning)          "not distributed" was remembered from before the process group
 """
+
+import warnings
+from functools import cache
 
 
 class GatherError(RuntimeError):
@@ -23,8 +26,11 @@ class DisagreementError(GatherError):
 
 
 class TransportError(GatherError):
-    """A collective failed underneath: a rank died, stopped, or is in another call. The group is lost."""
+    """A collective failed: a rank died, stopped, or made another call. The process group is lost."""
 
 
 class StaleAnswerWarning(UserWarning):
-    """An answer from before the process group came up is still used."""
+    """An answer from before the process group existed is still used."""
+
+
+_warn_once = cache(warnings.warn)

@@ -2,21 +2,21 @@
 """What users call: a gather of one tensor or several, at once or started, and its adjoint."""
 
 import os
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from copy import copy
 from operator import index
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ._compiled import _Call
-from ._differentiate import _Move
-from ._errors import BadInputError
+from ._agree import _has_shape
+from ._compiled import agree
+from ._containers import pack, unpack
+from ._errors import BadInputError, _warn_once
 from ._layout import RowLayout, Sizes, ints_of
-from ._world import _has_shape, _is_compiling, _is_distributed, _warn_once
+from ._ranks import _is_compiling, _is_distributed
+from ._together import move_all
+from ._usable import problem_of_sum
 
 Grad: TypeAlias = Literal["sum", "local"]
 T = TypeVar("T", bound=Tensor | list[Tensor] | tuple[Tensor, ...] | dict[str, Tensor])
@@ -41,47 +41,10 @@ def group_of(group: Any) -> Any:
     try:
         member = dist.get_rank(group) >= 0
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-        raise BadInputError(f"group={group!r} is no process group; a mesh has one as mesh.get_group(dim)") from error
+        raise BadInputError(f"group={group!r} is not a process group; a mesh has one as mesh.get_group(dim)") from error
     if not member:
         raise BadInputError("this process is not a member of the group")
     return group
-
-
-def _opened(op: str, x: Any) -> tuple[str, Any, list[Any]]:
-    """What the other ranks are told; the tensors' places in the container, if `x` is one; the tensors."""
-    if isinstance(x, Tensor):
-        return op, None, [x]
-    if not isinstance(x, (dict, list, tuple)):
-        return op, None, _traceable([x])
-    # a dict's tensors go by their keys, in whatever order each rank put them in
-    places = sorted(x, key=repr) if isinstance(x, dict) else range(len(x))
-    xs = [x[place] for place in places]
-    try:
-        _closed(x, places, xs)
-    except Exception as error:  # told to every rank, before anything moves
-        xs = [BadInputError(f"cannot make another {type(x)}: {error}"), *xs]
-    return f"{op}{ascii(places) if isinstance(x, dict) else [len(x)]}", places, _traceable(xs)
-
-
-def _traceable(xs: list[Any]) -> list[Any]:
-    """While compiling, an empty tensor for what is none: the error is raised when the graph runs, on every rank."""
-    usable = [isinstance(x, (Exception, Tensor)) for x in xs]
-    if all(usable) or not _is_compiling():
-        return xs
-    empty = [x if fits else torch.empty(0, device="cpu") for x, fits in zip(xs, usable, strict=True)]
-    return [BadInputError(f"expected a dense torch.tensor, got {type(xs[usable.index(False)])}"), *empty]
-
-
-def _closed(x: Any, places: Any, tensors: list[Any]) -> Any:
-    """The tensors in a container like `x`, or the one there is."""
-    if places is None:
-        return tensors[0]
-    if isinstance(x, tuple):
-        return getattr(type(x), "_make", type(x))(tensors)  # a namedtuple is made in its own way
-    filled = x.copy() if type(x) in (dict, list, OrderedDict, defaultdict) else copy(x)
-    for place, tensor in zip(places, tensors, strict=True):
-        filled[place] = tensor
-    return filled
 
 
 class Gathering(Generic[T]):
@@ -89,60 +52,45 @@ class Gathering(Generic[T]):
 
     def __init__(self, x: T, dim: int, sizes: Sizes | None, grad: str, group: Any, check: bool | None) -> None:
         self._x: Any = x
-        self._finish: list[Callable[[], None]] = []
-        op, self._places, xs = _opened("all_gather", x)
+        self._unfinished: list[Callable[[], None]] = []
+        operation, self._keys, xs, problem = unpack("all_gather", x)
         if grad not in ("sum", "local"):
-            xs = [BadInputError(f"grad must be 'sum' or 'local', got {grad!r}"), *xs]
+            problem = problem or f"grad must be 'sum' or 'local', got {grad!r}"
         if check is False and sizes is None:
-            xs = [BadInputError("check=False needs sizes: without them the ranks have to ask each other"), *xs]
-        if not _is_distributed(group := group_of(group)):
-            self._gathered, self._sizes = xs, RowLayout(_check_alone(xs, dim, sizes), rank=0)
+            problem = problem or "check=False needs sizes: without them the ranks have to ask each other"
+        group = group_of(group)
+        if not _is_distributed(group):
+            self._gathered = xs
+            self._sizes = RowLayout(_check_alone(xs, problem, dim, sizes), rank=0)
             return
-        call, *tensors = _Call(dim, sizes, grad == "sum", group).agree(op, *xs, check=bool(check))
-        self._sizes = RowLayout(call.sizes, rank=dist.get_rank(group))
-        if _is_compiling():
-            self._gathered = _gather_all(call, tensors)
-        else:
-            call.steps = self._finish
-            self._gathered = _gather_all(call, tensors)
-            call.steps = None  # what its derivatives gather is not only started
+
+        summed = grad == "sum"
+        ranks, xs, dim, found = agree(operation, xs, dim, sizes, summed, group, check=bool(check), problem=problem)
+        self._sizes = RowLayout(found, rank=ranks.rank)
+        if not _is_compiling():
+            ranks.unfinished = self._unfinished  # gathers are only started
+        self._gathered = move_all(ranks, xs, dim, found, summed)
+        if not _is_compiling():
+            ranks.unfinished = None  # what their derivatives gather is finished there
 
     def __del__(self) -> None:
-        for finish in getattr(self, "_finish", ()):  # never waited for: the other ranks have their part of it
+        for finish in getattr(self, "_unfinished", ()):  # never waited for, but the other ranks have their part of it
             finish()
 
     def wait(self) -> tuple[T, RowLayout]:
         """The gathered tensor, or tensors in a container like the one passed in, and the sizes."""
-        while self._finish:
-            self._finish.pop(0)()
-        return _closed(self._x, self._places, self._gathered), self._sizes
+        while self._unfinished:
+            self._unfinished.pop(0)()
+        return pack(self._x, self._keys, self._gathered), self._sizes
 
 
-def _gather_all(call: _Call, xs: list[Tensor], adjoint: bool = False) -> list[Tensor]:
-    """Every tensor gathered, or summed by the adjoint, in one order of collectives on every rank."""
-    if not call.summed:
-        return [_differentiably(call, [x])[0] for x in xs]
-    # one Function for all that want a summed gradient: autograd's zeros stand in for those that a rank's loss leaves
-    # out, so that every rank enters the same sums in the same order
-    joined = [x.requires_grad and torch.is_grad_enabled() for x in xs]
-    moved = iter(_differentiably(call, [x for x, joins in zip(xs, joined, strict=True) if joins], adjoint))
-    move = call.sum if adjoint else call.gather
-    return [next(moved) if joins else move(x) for x, joins in zip(xs, joined, strict=True)]
-
-
-def _differentiably(call: _Call, xs: list[Tensor], adjoint: bool = False) -> list[Tensor]:
-    if xs:
-        _, *xs = _Move.apply(call, adjoint, torch.zeros(0, dtype=torch.float32, device=xs[0].device), *xs)
-    return xs
-
-
-def _check_alone(xs: list[Any], dim: int, sizes: Sizes | None) -> tuple[int, ...]:
-    """The one size of tensors that nobody else has a part of; BadInputError where they cannot be used."""
-    for problem in [x for x in xs if isinstance(x, Exception)]:
-        raise problem
+def _check_alone(xs: list[Any], problem: str, dim: int, sizes: Sizes | None) -> tuple[int, ...]:
+    """The one size of tensors that no other rank has a part of; BadInputError where they cannot be used."""
+    if problem:
+        raise BadInputError(problem)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not (dist.is_available() and dist.is_initialized()):
         text = "WORLD_SIZE says that there are other ranks, but there is no process group: nothing is gathered"
-        _warn_once(f"{text}. Call torch.distributed.init_process_group() first.", UserWarning, 5)
+        _warn_once(f"{text}. Call torch.distributed.init_process_group() first.", UserWarning, 4)
     try:
         found = {x.size(index(dim)) for x in xs}  # raises if out of range
         given = None if sizes is None else ints_of(sizes)
@@ -209,20 +157,30 @@ def reduce_scatter(x: T, dim: int = 0, *, sizes: Sizes, group: Any = None, check
     >>> reduce_scatter(torch.ones(3, 2), sizes=[3]).shape
     torch.Size([3, 2])
     """
-    op, places, xs = _opened("reduce_scatter", x)
-    if not _is_distributed(group := group_of(group)):
-        _check_alone(xs, dim, sizes)
+    operation, keys, xs, problem = unpack("reduce_scatter", x)
+    group = group_of(group)
+    if not _is_distributed(group):
+        _check_alone(xs, problem, dim, sizes)
         return x
-    rank, tensors = dist.get_rank(group), [x for x in xs if not isinstance(x, Exception)]
+    # the ranks agree on this rank's rows, whose size is in `sizes`
     try:
-        if not isinstance(sizes, Tensor) and any(x.shape[dim] != sum(sizes) for x in tensors):
-            raise ValueError  # while compiling, split would raise on this rank alone
-        own: list[Any] = [x if isinstance(x, Exception) else x.split(ints_of(sizes), dim)[rank] for x in xs]
+        parts = _own_parts(xs, dim, sizes, dist.get_rank(group))
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
-        text = f"expected dense tensors whose size along dim {dim} is the sum of sizes {sizes}"
-        own = [*xs[: len(xs) - len(tensors)], BadInputError(text), *tensors]
-    call, *agreed = _Call(dim, sizes, True, group).agree(op, *own, check=check)
-    for i, part in enumerate(agreed):
-        if part.requires_grad and not tensors[i].requires_grad:  # another rank wants the gradient
-            tensors[i] = tensors[i].detach().clone().requires_grad_()
-    return _closed(x, places, _gather_all(call, tensors, adjoint=True))
+        parts = xs
+        problem = problem or f"expected dense tensors whose size along dim {dim} is the sum of sizes {sizes}"
+    for part in parts:
+        problem = problem or problem_of_sum(part.dtype)
+    ranks, parts, dim, found = agree(operation, parts, dim, sizes, True, group, check=check, problem=problem)
+    for i, part in enumerate(parts):
+        if part.requires_grad and not xs[i].requires_grad:  # another rank wants the gradient
+            xs[i] = xs[i].detach().clone().requires_grad_()
+    return pack(x, keys, move_all(ranks, xs, dim, found, True, is_adjoint=True))
+
+
+def _own_parts(xs: list[Any], dim: int, sizes: Sizes, rank: int) -> list[Tensor]:
+    """This rank's rows of each tensor; an error where sizes do not add up to theirs."""
+    numbers = ints_of(sizes)
+    dim = index(dim) if not _is_compiling() else dim
+    if not isinstance(sizes, Tensor) and any(x.shape[dim] != sum(numbers) for x in xs):
+        raise ValueError  # while compiling, split would raise on this rank alone
+    return [x.split(numbers, dim)[rank] for x in xs]

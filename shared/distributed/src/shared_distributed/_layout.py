@@ -10,7 +10,7 @@ from einops import rearrange
 from torch import Tensor
 
 from ._errors import BadInputError
-from ._world import _is_compiling, _long_tensor
+from ._ranks import _is_compiling, _long_tensor
 
 Sizes: TypeAlias = Sequence[int] | Tensor
 
@@ -41,7 +41,7 @@ class RowLayout(tuple[int, ...]):
     @property
     def rank(self) -> int:
         """This rank, counted within the group. BadInputError where it is not known."""
-        if self._rank not in range(len(self)):
+        if not any(self._rank == rank for rank in range(len(self))):  # Dynamo cannot look for a symbol in a range
             raise BadInputError(f"rank {self._rank} has no place among sizes {self}: pass RowLayout(sizes, rank=…)")
         return self._rank
 

@@ -35,10 +35,10 @@ def until_all_done(loader: Iterable[Any], *, empty: Any = None, group: Any = Non
     for state, batch in _steps(loader, empty):
         states = torch.zeros(world, dtype=torch.long, device="cpu")
         states[rank] = state
-        with failures_named(lambda: "sum of flags in until_all_done", group):
+        with failures_named("sum of flags in until_all_done", group):
             told = gloo.allreduce([states])
         yield from agreed
-        with failures_named(lambda: "sum of flags in until_all_done", group):
+        with failures_named("sum of flags in until_all_done", group):
             told.wait()
         by_rank = states.tolist()
         stuck = [r for r, s in enumerate(by_rank) if s == _RAISED or (s == _NO_EMPTY and _BATCH in by_rank)]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """For adapters: what several of the original files have in common.
 
-A vendored file is made of the heart (`_errors`, `_world`, `_agree`, `_move`, `_differentiate`), of what its adapter
-takes from here, and of the adapter. There `_Call` is the heart's; here it is the package's, which also compiles and
-names the ranks that fail. Names with an underscore are for adapters alone, and stay private in a vendored file.
+A vendored file is made of the heart (`_errors`, `_agree`, `_ranks`, `_gradient`), of what its adapter takes from
+here, and of the adapter. `_agree` and `_graph_break` are defined twice. In a vendored file they are the
+heart's; here they are those of `_compiled`: the package's own ways to send rows, in one graph under torch.compile.
+Names with an underscore are for adapters alone, and stay private in a vendored file.
 
 >>> all_gather_variable_dim(torch.ones(3, 2), dim=1)[1]
 tensor([2])
@@ -19,74 +20,95 @@ tensor([1., 1., 0.])
 tensor(False)
 """
 
+from contextlib import suppress
+from operator import index
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from ._compiled import _Call
-from ._differentiate import _Move
-from ._errors import StaleAnswerWarning
-from ._world import _has_shape, _is_compiling, _is_distributed, _long_tensor, _warn_once
+from ._agree import _has_shape
+from ._compiled import _agree, _graph_break
+from ._errors import StaleAnswerWarning, _warn_once
+from ._gradient import _Gather
+from ._ranks import _is_compiling, _is_distributed, _long_tensor, _own_rows, _Ranks
 
 
+@_graph_break
 def _gather(x: Tensor, dim: int, sizes: Any, all_reduce_grads: bool = False) -> tuple[Tensor, Tensor]:
     """`(… n_r …) -> (… sum(n) …)` in rank order, and every rank's size, with a gradient."""
-    call, x = _Call(dim, sizes, all_reduce_grads).agree("AllGather", x)
-    _, gathered = _Move.apply(call, False, torch.zeros(0, dtype=torch.float32, device=x.device), x)
-    return gathered, _long_tensor(call.sizes, x.device)
+    ranks, x, dim, sizes = _agree("AllGather", x, dim, sizes, all_reduce_grads)
+    tie = torch.zeros(0, dtype=torch.float32, device=x.device)
+    _, gathered = _Gather.apply(ranks, dim, sizes, all_reduce_grads, False, tie, x)
+    return gathered, _long_tensor(sizes, x.device)
 
 
 class _GatherFunction(Function):
-    """`apply` is `_gather`: in `forward` grad mode is always off. So a `backward` of a subclass's own is not called."""
+    """`apply` is `_gather`: in `forward` grad mode is always off. So a `backward` of a subclass is not called."""
 
     apply = staticmethod(_gather)
 
     @staticmethod  # entered by torch.compile, in the place of `apply`
+    @_graph_break
     def forward(ctx: Any, x: Tensor, dim: int, sizes: Any, all_reduce_grads: bool = False) -> tuple[Tensor, Tensor]:
-        ctx.call, x = _Call(dim, sizes, all_reduce_grads).agree("AllGather", x)
-        return ctx.call.gather(x), _long_tensor(ctx.call.sizes, x.device)
+        ctx.ranks, x, ctx.dim, ctx.sizes = _agree("AllGather", x, dim, sizes, all_reduce_grads)
+        ctx.summed = all_reduce_grads
+        return ctx.ranks.gather(x, ctx.dim, ctx.sizes), _long_tensor(ctx.sizes, x.device)
 
     @staticmethod
     def backward(ctx: Any, grads: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        own = ctx.call.sum(grads) if ctx.call.summed else ctx.call.own(grads)
+        if ctx.summed:
+            own = ctx.ranks.sum(grads, ctx.dim, ctx.sizes)
+        else:
+            own = _own_rows(ctx.ranks, grads, ctx.dim, ctx.sizes)
         return (own, None, None, None)[: len(ctx.needs_input_grad)]  # as many as `apply` was given
 
 
+@_graph_break
 def all_gather_variable_dim(t: Tensor, dim: int = 0, sizes: Any = None) -> tuple[Tensor, Tensor]:
     """`(… n_r …) -> (… sum(n) …)` in rank order, and every rank's size. Carries no gradient."""
-    call, t = _Call(dim, sizes).agree("all_gather_variable_dim", t)
-    return call.gather(t), _long_tensor(call.sizes, t.device)
+    ranks, t, dim, sizes = _agree("all_gather_variable_dim", t, dim, sizes)
+    return ranks.gather(t, dim, sizes), _long_tensor(sizes, t.device)
 
 
+@_graph_break
 def all_gather_same_dim(t: Tensor) -> list[Tensor]:
     """Every rank's tensor, all of one shape, 0-d too. Carries no gradient."""
     stacked = t.unsqueeze(0) if _has_shape(t) and t.layout == torch.strided else t
-    call, stacked = _Call(0, None).agree("all_gather_same_dim", stacked)
-    return [part.clone() for part in call._replace(sizes=[1] * len(call.sizes)).gather(stacked)]
+    ranks, stacked, dim, sizes = _agree("all_gather_same_dim", stacked, 0, None)
+    gathered = ranks.gather(stacked, dim, [1] * len(sizes))
+    return [part.clone() for part in gathered]
 
 
+@_graph_break
 def gather_sizes(t: Tensor, *, dim: int) -> Tensor:
     """Every rank's size along `dim`; the ranks may differ in all else."""
-    usable = _has_shape(t) and not isinstance(dim, float) and any(dim == i for i in range(-t.ndim, t.ndim))
-    rows = torch.empty((t.shape[dim], 0), dtype=torch.uint8, device=t.device) if usable else t  # all hear of it
-    return _long_tensor(_Call(0 if usable else dim, None).agree("gather_sizes", rows)[0].sizes, t.device)
+    if not isinstance(dim, int):
+        with suppress(Exception):  # every rank raises it, below
+            dim = index(dim)
+    if _has_shape(t) and isinstance(dim, int) and -t.ndim <= dim < t.ndim:
+        t = torch.empty((t.shape[dim], 0), dtype=torch.uint8, device=t.device)
+        dim = 0
+    _, t, _, sizes = _agree("gather_sizes", t, dim, None)
+    return _long_tensor(sizes, t.device)
 
 
 def split_by_rank(x: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """This rank's part of `x`, and every part's length."""
-    if not dist.is_available():
-        raise RuntimeError("there is no process group: this torch was built without torch.distributed")
-    part = x[dist.get_rank()]
-    sizes = [t.shape[0] for t in x] if isinstance(x, tuple) else [x.shape[1]] * x.shape[0]
+    part = x[_Ranks(None).rank]
+    if isinstance(x, tuple):
+        sizes = [t.shape[0] for t in x]
+    else:
+        sizes = [x.shape[1]] * x.shape[0]
     return part, _long_tensor(sizes, part.device)
 
 
 def pad_dim_to(t: Tensor, length: int, dim: int = 0) -> Tensor:
     """Zeros at the end of `dim`, or rows cut off there: `(… n …) -> (… length …)`."""
-    return torch.nn.functional.pad(t, (*(0, 0) * (t.ndim - dim % t.ndim - 1), 0, length - t.shape[dim]))
+    dims_behind = t.ndim - 1 - dim % t.ndim
+    padding = [0, 0] * dims_behind + [0, length - t.shape[dim]]
+    return torch.nn.functional.pad(t, padding)
 
 
 def has_only_one_value(t: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from ..catalog import CORE
 from ..errors import ToolError
 from .verify import verify
 
-HEART = ("_errors", "_world", "_move", "_agree", "_differentiate", "adapters")  # each above those that build on it
+HEART = ("_errors", "_agree", "_ranks", "_gradient", "adapters")  # in the order in which a call runs
 _INTRODUCTION = '''\
 """A differentiable all-gather for tensors whose size along one dim differs from rank to rank (torch 2.0 and later).
 
@@ -69,7 +69,7 @@ def bundle(core: tuple[tuple[str, str], ...], adapter: str, licence: str, distri
     parts = [[one for one in statements if one in kept] for statements in modules]
     sections = [*(_joined(part) for part in parts if part), _as_comment(licence)]
     top = f"{_INTRODUCTION.format(distribution=distribution)}\n\n{_import_block(needed)}"
-    text = "\n\n\n".join([top, *sections]) + "\n"
+    text = "\n\n".join([top, *sections]) + "\n"
     verify(text)
     return text
 
@@ -120,10 +120,10 @@ def _import_block(needed: set[tuple[str, str]]) -> str:
 
 
 def _joined(statements: list[_Statement]) -> str:
-    """Two blank lines apart, but for statements that stand on neighbouring lines."""
+    """A blank line apart, as in the originals, but for statements on neighbouring lines."""
     text = statements[0].text
     for before, statement in pairwise(statements):
-        text += ("\n" if statement.first == before.last + 1 else "\n\n\n") + statement.text
+        text += ("\n" if statement.first == before.last + 1 else "\n\n") + statement.text
     return text
 
 

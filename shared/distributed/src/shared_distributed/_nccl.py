@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""Over NCCL: one all-gather, one reduce-scatter. Rows of small gathers come in slots beside the headers."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ._agree import _Claim
+from ._blocks import (
+    ALIGNMENT,
+    HEADER,
+    as_bytes,
+    block_of,
+    dtype_of_sums,
+    in_rank_order,
+    read_rows,
+    resized,
+    row_bytes,
+    row_elements,
+    write_rows,
+)
+from ._call import Call
+from ._errors import BadInputError
+from ._faults import failures_named
+from ._ranks import _header_device, _long_tensor, _Ranks
+from ._usable import refuse_batched
+
+SLOTS = 64 << 10  # bytes of all ranks' slots
+
+
+class Nccl(Call):
+    """A call of ranks on devices that NCCL serves."""
+
+    def exchange(self, claim: _Claim) -> list[list[int]]:
+        """Every rank's claim; every rank's rows as well, if they fit into every rank's slot."""
+        device = self.device()
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise BadInputError("a CUDA graph cannot capture an exchange of sizes: pass `sizes`")
+        is_usable = claim.digest != 0
+        xs = self.xs if is_usable and all(x.device == device for x in self.xs) else []
+        block = block_of([row_bytes(x, self.dim) for x in xs], claim.size)
+        slot = HEADER + SLOTS // self.world // ALIGNMENT * ALIGNMENT
+        sends_rows = bool(xs) and block.end <= slot
+
+        slots = torch.empty((self.world, slot), dtype=torch.uint8, device=device)
+        headers = slots.view(torch.long).narrow(1, 0, 5)
+        headers.select(0, self.rank).copy_(_long_tensor([*claim, sends_rows], device))
+        if sends_rows:
+            for x, start in zip(xs, block.starts, strict=True):
+                write_rows(x, slots.select(0, self.rank), start)
+        with failures_named("exchange of sizes", self.group):
+            for work in self.send_rows(slots, slots.unbind()):
+                work.wait()
+            everyones = headers.tolist()
+
+        claims = [header[:4] for header in everyones]
+        is_one_call = len({digest for digest, *_ in claims}) == 1  # if not, other ranks' rows have other lengths
+        if xs and is_one_call and all(sent for *_, sent in everyones):
+            starts = range(0, slots.numel(), slot)
+            sizes = [size for _, size, *_ in claims]
+            self.arrived = read_rows(slots.view(-1), starts, sizes, xs, self.dim)
+        return claims
+
+    def device(self) -> torch.device:
+        """Where this rank's header is."""
+        return _header_device(self.xs[0] if self.xs else None, self.backends, self.group)
+
+    def exchange_words(self, words: str) -> list[str]:
+        """Every rank's words."""
+        with failures_named("exchange of words", self.group):
+            return _Ranks(self.xs[0] if self.xs else None, self.group).exchange_words(words)
+
+    def send_rows(self, rows: Tensor, parts: Sequence[Tensor]) -> list[Any]:
+        """One all-gather. Parts of unequal length are grouped broadcasts, straight into these views."""
+        parts = [as_bytes(part) for part in parts]
+        if len({len(part) for part in parts}) > 1:
+            return [dist.all_gather(parts, parts[self.rank], self.group, async_op=True)]
+        all_gather = _renamed("all_gather_single", "all_gather_into_tensor")
+        return [all_gather(as_bytes(rows), parts[self.rank], self.group, async_op=True)]
+
+    def sum(self, x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+        """`(… sum(n) …) -> (… n_r …)`, of any dtype: numbers narrower than 32 bits are summed in 32 bits or more."""
+        if x.is_complex():  # NCCL cannot add them
+            return torch.view_as_complex(self.sum(torch.view_as_real(x.resolve_conj()), dim, sizes)).clone()
+        refuse_batched(x)
+        x = x.detach()
+        flat = in_rank_order(x, dim, sizes).to(dtype_of_sums(x.dtype))
+        row = row_elements(x, dim)
+        own = flat.new_empty(sizes[self.rank] * row)
+        with failures_named("sum over ranks", self.group, x, dim, sizes):
+            if len(set(sizes)) == 1:
+                reduce_scatter = _renamed("reduce_scatter_single", "reduce_scatter_tensor")
+                reduce_scatter(own, flat, group=self.group)
+            else:  # grouped reduces, straight from these views
+                dist.reduce_scatter(own, list(flat.split([size * row for size in sizes])), group=self.group)
+        return own.to(x.dtype).view(resized(x, dim, sizes[self.rank]))
+
+
+def _renamed(new: str, old: str) -> Callable[..., Any]:
+    """A function that newer torch has under a new name."""
+    return getattr(dist, new, None) or getattr(dist, old)
