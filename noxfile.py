@@ -250,10 +250,10 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def frameworks(session: nox.Session) -> None:
-    """The recipes in shared/distributed/docs inside the frameworks that they are for, in an environment of its own."""
-    recipes = ["lightning", "transformers", "sentence-transformers", "datasets", "pytorch-metric-learning", *COMPARED]
-    session.install("-c", CONSTRAINTS, "torch", "numpy", "pytest", *recipes, *EDITABLE)
-    session.run("pytest", "-q", "tests/frameworks/recipes.py", *session.posargs)
+    """The framework pages in shared/distributed/docs, saved and run as they are, in an environment of its own."""
+    used = ["lightning", "transformers", "sentence-transformers", "datasets", "pytorch-metric-learning", *COMPARED]
+    session.install("-c", CONSTRAINTS, "torch", "numpy", "pytest", *used, *EDITABLE)
+    session.run("pytest", "-q", "tests/frameworks/pages.py", *session.posargs)
 
 
 @nox.session(requires=["env"], venv_backend="none", default=False)

@@ -35,7 +35,12 @@ AROUND = [
     "_gather",
     "_all_to_all",
     "_each",
+    "_nested",
+    "_cut",
+    "_loaders",
+    "_channel",
     "_loop",
+    "_stand_in",
     "_module",
     "adapters",
 ]

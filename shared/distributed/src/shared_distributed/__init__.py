@@ -8,6 +8,7 @@ from ._gather import all_gather, all_gather_async, is_distributed, reduce_scatte
 from ._layout import RowLayout
 from ._loop import until_all_done
 from ._module import AllGather
+from ._stand_in import allow_no_rows
 from .adapters import (
     all_gather_same_dim,
     all_gather_variable_dim,
@@ -31,6 +32,7 @@ __all__ = [
     "all_gather_same_dim",
     "all_gather_variable_dim",
     "all_to_all",
+    "allow_no_rows",
     "gather_sizes",
     "has_only_one_value",
     "is_distributed",

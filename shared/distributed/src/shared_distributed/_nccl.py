@@ -26,7 +26,7 @@ from ._blocks import (
 from ._call import Call
 from ._errors import BadInputError
 from ._faults import failures_named
-from ._ranks import _header_device, _long_tensor, _Ranks
+from ._ranks import _header_device, _is_nccl, _long_tensor, _Ranks
 from ._usable import refuse_batched
 
 SLOTS = 64 << 10  # bytes of all ranks' slots
@@ -72,7 +72,8 @@ class Nccl(Call):
 
     def device(self) -> torch.device:
         """Where this rank's header is."""
-        return _header_device(self.xs[0] if self.xs else None, self.backends, self.group)
+        served = {device_type: backend for device_type, backend in self.backends.items() if _is_nccl(backend)}
+        return _header_device(self.xs[0] if self.xs else None, served, self.group)
 
     def exchange_words(self, words: str) -> list[str]:
         """Every rank's words."""
