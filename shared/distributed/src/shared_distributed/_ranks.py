@@ -47,7 +47,7 @@ class _Ranks:
         return rows.movedim(0, dim).clone(memory_format=torch.contiguous_format)
 
     def spread(self, rows: Tensor, sizes: Any) -> None:
-        """This rank's block of `rows` to all others, and theirs into the other blocks. As bytes: gloo has few dtypes."""
+        """This rank's block of `rows` to all others, and theirs into the other blocks. As bytes, for gloo."""
         blocks = [block.view(-1).view(torch.uint8) for block in rows.split(sizes)]
         if _is_nccl(self.backends[rows.device.type]):
             if len(set(sizes)) == 1:
