@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from shared_distributed_tools import render as rendering
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.render import render
@@ -125,7 +126,7 @@ def test_a_file_is_short_ends_with_its_licence_and_needs_nothing_private(name: s
     text = render(name)
     lines = text.splitlines()
     assert len(lines) <= (375 if name == "st-moe" else 350)
-    assert max(map(len, lines[1:])) <= 120  # the first is longer while the sources have uncommitted edits
+    assert max(map(len, lines)) <= 120
     words = " ".join(line.removeprefix("# ") for line in lines[lines.index("") :]).split()
     licence = (ROOT / "LICENSE").read_text().replace("MIT License", "MIT License.").split()
     assert words[-len(licence) :] == licence
@@ -133,9 +134,13 @@ def test_a_file_is_short_ends_with_its_licence_and_needs_nothing_private(name: s
     assert not re.search(r"\b(torch|dist)(\.\w+)*\._", text)
 
 
+@pytest.mark.parametrize("revision", ["a" * 40, "a" * 12 + " with uncommitted changes"], ids=["clean", "changed"])
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_the_formatter_and_the_linter_have_nothing_to_say_but_of_blank_lines(name: str) -> None:
-    """With the configuration of the sources, once the comments that tell them to pass the file over are gone."""
+def test_the_formatter_and_the_linter_have_nothing_to_say_but_of_blank_lines(
+    name: str, revision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the sources' configuration, also in a checkout with changes, without the comments to pass the file over."""
+    monkeypatch.setattr(rendering, "revision", lambda: revision)
     text = render(name).replace("# flake8: noqa\n", "").replace("# fmt: off\n", "")
 
     def ruff(*arguments: str, given: str) -> str:

@@ -34,6 +34,7 @@ class GroupFacts:
         self.world = dist.get_world_size(group)
         self.backends = _backends(group)
         self.buffers: Any = None  # of messages over gloo, once there are any
+        self.ways: dict[str, type[Call]] = {}  # by the device type of rows; "header": that of headers
 
 
 _known_groups = WeakKeyDictionary[Any, GroupFacts]()

@@ -26,13 +26,18 @@ def ranks_for_headers(group: Any, xs: Sequence[Any], dim: Any) -> Call:
     """The ranks that exchange claims. Rows of `xs` may be sent with them."""
     group = group or dist.group.WORLD
     facts = facts_of(group)
-    device_type = _device_type_of_headers(facts.backends, facts.world)
-    return _way_of(device_type, facts.backends)(group, xs, dim)
+    if "header" not in facts.ways:
+        device_type = _device_type_of_headers(facts.backends, facts.world)
+        facts.ways["header"] = _way_of(device_type, facts.backends)
+    return facts.ways["header"](group, xs, dim)
 
 
 def ranks_for_rows(ranks: Call, device: torch.device) -> Call:
     """The ranks that send rows on this kind of device: the same where they also exchanged claims."""
-    way = _way_of(device.type, ranks.backends)
+    ways = ranks.facts.ways
+    if device.type not in ways:
+        ways[device.type] = _way_of(device.type, ranks.backends)
+    way = ways[device.type]
     if type(ranks) is way:
         return ranks
     return way(ranks.group, ranks.xs, ranks.dim)
