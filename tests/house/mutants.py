@@ -5,8 +5,8 @@
 
 Draws so many defects (`defects.py` says which there are) from the sources whose path has one of the words, and runs the
 tests until one fails: first those that are quick and see most, then the whole suite of the core or of the tools. Prints
-the share that survives for each module, and every survivor with its line. A survivor is a missing test, a needless line,
-or a change that makes no difference; for these `EXCUSED` has the reason.
+the share that survives for each module, and every survivor with its line. A survivor is a missing test, a needless
+line, or a change that makes no difference; for these `EXCUSED` has the reason.
 """
 
 import argparse
@@ -22,17 +22,7 @@ from pathlib import Path
 from defects import Defect, defects_of
 
 ROOT = Path(__file__).parents[2]
-COPIED = (
-    "README.md",
-    "LICENSE",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "packages",
-    "pyproject.toml",
-    "shared",
-    "tests",
-    "tools",
-)
+COPIED = ("README.md", "LICENSE", "CHANGELOG.md", "packages", "pyproject.toml", "shared", "tests", "tools")
 SOURCES = ("shared/distributed/src/**/*.py", "tools/src/**/*.py")
 LIMIT = 900  # seconds for one run of tests; a defect that they hang on is seen too
 QUICK = (
