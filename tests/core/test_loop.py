@@ -132,7 +132,7 @@ def left_early() -> list[Any]:
     for i, _ in enumerate(core.until_all_done(batches_of(dist.get_rank()), empty=no_rows)):
         if i == 1:
             break
-    return [core.all_gather(torch.ones(dist.get_rank() + 1))[1] for _ in range(2)]
+    return [core.all_gather(torch.ones(dist.get_rank() + 1, device=device()))[1] for _ in range(2)]
 
 
 class Towers(nn.Module):
@@ -150,12 +150,12 @@ class Towers(nn.Module):
 def weights_after(counts: tuple[int, ...], skips: bool) -> list[Tensor]:
     """Train under DDP; with `skips`, ranks without rows leave a layer out, and DDP looks for what was not used."""
     group = dist.new_group() if skips else None  # then DDP and the gather need a group each
-    model = DistributedDataParallel(Towers(), find_unused_parameters=skips)
+    model = DistributedDataParallel(Towers().to(device()), find_unused_parameters=skips)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     for batch in core.until_all_done(batches_of(dist.get_rank(), counts), empty=no_rows):
-        encoded = model(batch, skips)
+        encoded = model(batch.to(device()), skips)
         gathered, sizes = core.all_gather(encoded, group=group)
-        labels = torch.arange(len(batch)) + sizes.start
+        labels = torch.arange(len(batch), device=device()) + sizes.start
         loss = cross_entropy(encoded @ gathered.T, labels, reduction="sum") * sizes.ddp_scale
         optimizer.zero_grad()
         loss.backward()
@@ -510,10 +510,12 @@ def test_every_rank_may_leave_the_loop_at_the_same_step(backend: str, worlds: Wo
 # ------------------------------------------------------------------ training
 
 
-@pytest.mark.only_over("gloo", reason="DDP calls collectives that nccl-rules does not have")
+@pytest.mark.only_over("gloo", "nccl", reason="DDP calls collectives that nccl-rules does not have")
 @pytest.mark.parametrize("skips", [False, True], ids=["every parameter used", "find_unused_parameters"])
 @pytest.mark.parametrize("counts", [COUNTS, (1, 1, 4)])
-def test_training_under_ddp_is_that_of_one_process(counts: tuple[int, ...], skips: bool, worlds: Worlds) -> None:
+def test_training_under_ddp_is_that_of_one_process(
+    counts: tuple[int, ...], skips: bool, backend: str, worlds: Worlds
+) -> None:
     """With 3, 5 and 0 batches: the weights of one process that sees the rows of every rank at each step."""
     model, world = Towers(), len(counts)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
@@ -523,7 +525,7 @@ def test_training_under_ddp_is_that_of_one_process(counts: tuple[int, ...], skip
         optimizer.zero_grad()
         cross_entropy(encoded @ encoded.T, torch.arange(len(rows))).backward()
         optimizer.step()
-    for weights in worlds.get("gloo", world).run(weights_after, counts, skips):
+    for weights in worlds.get(backend, world).run(weights_after, counts, skips):
         for found, expected in zip(weights, model.parameters(), strict=True):
             torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-6)
 
@@ -540,7 +542,7 @@ def waits_for_others(how: str) -> int:
     return steps
 
 
-@pytest.mark.only_over("gloo", reason="DDP calls collectives that nccl-rules does not have")
+@pytest.mark.only_over("gloo", reason="over NCCL the watchdog ends the process, later")
 @pytest.mark.parametrize("how", ["plain loop or GradCache", "join"])
 def test_without_it_unequal_numbers_of_batches_wait_for_the_timeout(how: str) -> None:
     """The trap: one rank has left its loop and the other waits for it; `DDP.join()` shadows DDP's collectives only."""

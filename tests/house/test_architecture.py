@@ -33,6 +33,8 @@ AROUND = [
     "_together",
     "_compiled",
     "_gather",
+    "_all_to_all",
+    "_each",
     "_nested",
     "_cut",
     "_loaders",

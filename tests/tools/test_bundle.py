@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from shared_distributed_tools import render as rendering
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.render import render
@@ -50,9 +51,9 @@ def test_only_what_is_reached_is_kept() -> None:
     """Functions, classes, tuples and annotated names stay if something kept names them, in the heart's order."""
     text = bundled(
         '"""An adapter."""\n\nfrom shared_distributed.adapters import Top\n\n__all__ = ["own"]\n\nown = Top()\n',
-        _world="LIMIT: int = 3\n_X, _Y = 1, 2\n_UNUSED = 5\n\n\ndef deep():\n    return LIMIT + _Y\n\n\n"
+        _ranks="LIMIT: int = 3\n_X, _Y = 1, 2\n_UNUSED = 5\n\n\ndef deep():\n    return LIMIT + _Y\n\n\n"
         "def lost():\n    return _UNUSED\n",
-        adapters="from ._world import deep, lost\n\nTABLE = {'deep': deep}\n\n\nclass Top:\n    table = TABLE\n\n\n"
+        adapters="from ._ranks import deep, lost\n\nTABLE = {'deep': deep}\n\n\nclass Top:\n    table = TABLE\n\n\n"
         "def other():\n    return lost()\n",
     )
     assert defined_in(text) == ["LIMIT", "_X", "_Y", "deep", "TABLE", "Top", "own"]
@@ -61,9 +62,9 @@ def test_only_what_is_reached_is_kept() -> None:
 
 def test_statements_are_taken_as_they_stand() -> None:
     """Comments above and beside them, decorators, and neighbouring lines stay together; docstrings of modules go."""
-    kept = "# why there are two\n_A = 1  # one\n_B = _A\n\n\n# said of f\n@staticmethod\ndef f():\n    return _B\n"
-    text = bundled("from shared_distributed.adapters import f\n", adapters=f'"""Gone."""\n\n{kept}')
-    assert kept in text
+    two, f = "# why there are two\n_A = 1  # one\n_B = _A\n", "# said of f\n@staticmethod\ndef f():\n    return _B\n"
+    text = bundled("from shared_distributed.adapters import f\n", adapters=f'"""Gone."""\n\n{two}\n\n{f}')
+    assert f"{two}\n{f}" in text, "one blank line, as the originals have it"
     assert "Gone" not in text
     assert "made-up-distributed" in (ast.get_docstring(ast.parse(text)) or "")
 
@@ -82,19 +83,19 @@ def test_imports_are_sorted_and_only_those_needed() -> None:
     """The standard library, then torch; `import` before `from`; one line a module."""
     text = bundled(
         "from typing import Any\nfrom torch import nn\nfrom shared_distributed.adapters import f\n\nm: Any = nn, f\n",
-        _world="import os\nfrom functools import cache\n\nimport torch\n\nUNUSED = os\n",
+        _ranks="import os\nfrom functools import cache\n\nimport torch\n\nUNUSED = os\n",
         adapters="from typing import NamedTuple\n\nimport torch.distributed as dist\nfrom torch import Tensor\n\n\n"
         "def f():\n    return dist, Tensor, NamedTuple\n",
     )
     ours = "import torch.distributed as dist\nfrom torch import Tensor, nn"
-    assert f'"""\n\nfrom typing import Any, NamedTuple\n\n{ours}\n\n\n' in text
+    assert f'"""\n\nfrom typing import Any, NamedTuple\n\n{ours}\n\ndef f():' in text
 
 
 @pytest.mark.parametrize(
     ("adapter", "core", "words"),
     [
-        ("def f():\n    return 1\n", {"_world": "def f():\n    return 2\n"}, "f would be defined twice"),
-        ("x = 1\n", {"_move": "def g():\n    return 1\n", "_agree": "g = 2\n"}, "g would be defined twice"),
+        ("def f():\n    return 1\n", {"_ranks": "def f():\n    return 2\n"}, "f would be defined twice"),
+        ("x = 1\n", {"_ranks": "def g():\n    return 1\n", "_agree": "g = 2\n"}, "g would be defined twice"),
         ("from shared_distributed.adapters import nothing\n", {}, "nothing"),
         ("from shared_distributed import all_gather\n", {}, "all_gather"),
         ("def f():\n    return missing\n", {}, "undefined names: missing"),
@@ -121,11 +122,11 @@ def test_public_names_are_the_originals_and_the_errors(name: str) -> None:
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_file_is_short_ends_with_its_licence_and_needs_nothing_private(name: str) -> None:
-    """At most 260 lines of at most 120 characters, 275 for st-moe, whose original has more in it."""
+    """At most 350 lines of at most 120 characters, 375 for st-moe, whose original has more in it."""
     text = render(name)
     lines = text.splitlines()
-    assert len(lines) <= (275 if name == "st-moe" else 260)
-    assert max(map(len, lines[1:])) <= 120  # the first is longer while the sources have uncommitted edits
+    assert len(lines) <= (375 if name == "st-moe" else 350)
+    assert max(map(len, lines)) <= 120
     words = " ".join(line.removeprefix("# ") for line in lines[lines.index("") :]).split()
     licence = (ROOT / "LICENSE").read_text().replace("MIT License", "MIT License.").split()
     assert words[-len(licence) :] == licence
@@ -133,16 +134,26 @@ def test_a_file_is_short_ends_with_its_licence_and_needs_nothing_private(name: s
     assert not re.search(r"\b(torch|dist)(\.\w+)*\._", text)
 
 
+@pytest.mark.parametrize("revision", ["a" * 40, "a" * 12 + " with uncommitted changes"], ids=["clean", "changed"])
 @pytest.mark.parametrize("name", ADAPTERS)
-@pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=["check", "format"])
-def test_the_linter_and_the_formatter_have_nothing_to_say(name: str, command: list[str]) -> None:
-    """With the configuration of the sources, once the comments that tell them to pass the file over are gone."""
+def test_the_formatter_and_the_linter_have_nothing_to_say_but_of_blank_lines(
+    name: str, revision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the sources' configuration, also in a checkout with changes, without the comments to pass the file over."""
+    monkeypatch.setattr(rendering, "revision", lambda: revision)
     text = render(name).replace("# flake8: noqa\n", "").replace("# fmt: off\n", "")
-    beside = ROOT / "packages" / name / "distributed.py"  # where an adapter's own docstring rules hold
-    arguments = [*command, "--config", str(ROOT / "pyproject.toml"), "--stdin-filename", str(beside), "-"]
-    ruff = [sys.executable, "-m", "ruff", *arguments]
-    done = subprocess.run(ruff, input=text, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+
+    def ruff(*arguments: str, given: str) -> str:
+        beside = ROOT / "packages" / name / "distributed.py"  # where an adapter's own docstring rules hold
+        options = ["--config", str(ROOT / "pyproject.toml"), "--stdin-filename", str(beside), "-"]
+        command = [sys.executable, "-m", "ruff", *arguments, *options]
+        done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    formatted = ruff("format", given=text)
+    assert [line for line in formatted.splitlines() if line] == [line for line in text.splitlines() if line]
+    ruff("check", given=formatted)
 
 
 def test_rendering_depends_on_the_sources_alone(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ._nested import leaves_of, map_leaves
+from ._ranks import _is_compiling
 
 M = TypeVar("M", bound=nn.Module)
-_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)  # torch 2.0 has none
 _ROWS = 2  # not 1: with one row `squeeze` would drop a dimension, and a standard deviation would be NaN
 
 
