@@ -15,7 +15,6 @@ from ._together import agree_on_all, move_all
 from ._usable import problem_with, refuse_tracing
 
 
-@_graph_break
 def all_gather_each(x: Tensor, *, grad: Grad = "sum", group: Any = None) -> list[Tensor]:
     """Every rank's tensor in its own shape, in rank order; differentiable.
 
@@ -33,6 +32,12 @@ def all_gather_each(x: Tensor, *, grad: Grad = "sum", group: Any = None) -> list
     >>> all_gather_each(torch.ones(2))
     [tensor([1., 1.])]
     """
+    parts: list[Tensor] = _gather_each(x, grad, group)
+    return parts
+
+
+@_graph_break
+def _gather_each(x: Any, grad: str, group: Any) -> list[Tensor]:
     problem = "" if grad in ("sum", "local") else f"grad must be 'sum' or 'local', got {grad!r}"
     is_dense = _has_shape(x) and x.layout == torch.strided and not hasattr(x, "to_local")
     problem = problem or problem_with(x)  # before anything is done with it
