@@ -5,15 +5,13 @@
 tensor([3])
 """
 
-from typing import Any
-
-from torch import Tensor, nn
-
 from shared_distributed.adapters import (
-    _gather,
     _GatherFunction,
+    _GatherModule,
     all_gather_same_dim,
     all_gather_variable_dim,
+    default,
+    divisible_by,
     exists,
     gather_sizes,
     has_only_one_value,
@@ -36,24 +34,8 @@ __all__ = [
 ]
 
 
-def default(val: Any, d: Any) -> Any:
-    return val if exists(val) else d
-
-
-def divisible_by(num: int, den: int) -> bool:
-    return (num % den) == 0
-
-
 AllGatherFunction = _GatherFunction
 
 
-class AllGather(nn.Module):
+class AllGather(_GatherModule):
     """`(… n_r …) -> (… sum(n) …)` and the sizes. Without a process group, torch's own error."""
-
-    def __init__(self, *, dim: int = 0, all_reduce_grads: bool = False) -> None:
-        super().__init__()
-        self.dim = dim
-        self.all_reduce_grads = all_reduce_grads
-
-    def forward(self, x: Tensor, sizes: Any = None) -> tuple[Tensor, Tensor]:
-        return _gather(x, self.dim, sizes, getattr(self, "all_reduce_grads", False))  # an old pickle has none
