@@ -155,7 +155,7 @@ def make(seed: int, folder: Path) -> tuple[str, str]:
     tree = Tree(write_files(folder / "before", before))
     files = look_at_files(tree, find_uses(tree, "pkg/distributed.py", [*adapter.api]), adapter)
     file = next(one for one in files if one.source.path == "pkg/use.py")
-    result = file.result if file.is_proven else ""
+    result = file.edits.result if file.is_proven else ""
     write_files(folder / "after", {**before, "pkg/use.py": result})
     return code, result
 

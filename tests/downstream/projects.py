@@ -160,13 +160,15 @@ class Aligned(torch.nn.Module):
 """
 
 _FUSED = """\
+from torch import einsum
 from mirasol_pytorch.distributed import all_gather, get_is_distributed
 
 def similarities(av_embed, text_embed):
     if get_is_distributed():
         av_embed = all_gather(av_embed, 0, None)
+        text_embed = all_gather(text_embed, 0, None)
 
-    return av_embed @ text_embed.t()
+    return tuple(map(lambda t: einsum('i d, j d -> i j', t, t), (av_embed, text_embed)))
 """
 
 _EXPERTS = """\
@@ -251,11 +253,11 @@ _FLAT = {
     "requirements.txt": "torch>=1.6\n",
 }
 PROJECTS = {
-    "musiclm": _package("musiclm", MUSICLM, "contrast", _CONTRAST, "setup.py", _SETUP_PY),
+    "musiclm": _package("musiclm", MUSICLM, "contrast", _CONTRAST, "setup.py", _SETUP_PY, is_edited=False),
     "spear-tts": _package("spear-tts", SPEAR_TTS, "align", _ALIGN, "pyproject.toml", _PYPROJECT),
     "mirasol": _package("mirasol", MIRASOL, "fused", _FUSED, "setup.cfg", _SETUP_CFG, is_edited=False),
     "st-moe": _package("st-moe", ST_MOE, "experts", _EXPERTS, "pyproject.toml", _POETRY, is_edited=False),
-    "flat": Project("musiclm", "distributed.py", "musiclm.py", _FLAT, "requirements.txt", is_edited=False),
+    "flat": Project("musiclm", "distributed.py", "musiclm.py", _FLAT, "requirements.txt"),
 }
 PROJECT = PROJECTS["spear-tts"]  # which most tests look at
 TARGET = PROJECT.copy

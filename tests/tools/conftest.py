@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shared_distributed_tools.migrate import stages
 from shared_distributed_tools.render import sources
 from shared_distributed_tools.scan import fingerprint, survey
 from tests.downstream.commands import moved
@@ -14,7 +15,8 @@ from tests.downstream.trees import copy_sources
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the copies of our own writing in `tests.downstream.projects` were the originals that scan knows."""
+    """As if the copies in `tests.downstream.projects` were the originals that scan knows, and there was a release."""
+    monkeypatch.setattr(stages, "is_released", lambda: True)
     ours = {name: fingerprint.record(text) for name, text in ORIGINALS.items()}
     for module in (fingerprint, survey):
         monkeypatch.setattr(module, "known_originals", lambda: ours)

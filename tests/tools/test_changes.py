@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: MIT
 """One principle for everything that writes: only what git's HEAD holds, shown first, and git undoes it."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from shared_distributed_tools.errors import RefusalError
+from shared_distributed_tools.repo import changes
 from shared_distributed_tools.repo.changes import carry_out, what_to_type
 from shared_distributed_tools.repo.files import read
 from tests.downstream.trees import change_of, committed, git, shell, write_files
@@ -24,7 +27,8 @@ AS_IT_WAS = "git add -A && git commit -m 'as it was'"
 COMMIT = "git add -- a.py && git commit -m 'as it was' -- a.py"
 FORGOTTEN = "git rm -q --cached a.py && git commit -q -m forgotten"
 RESTORE = "git restore --staged --worktree -- a.py"
-FILTER = "echo '*.py filter=lfs' > .gitattributes && git add -A && git commit -q -m lfs"
+REPLACED = "git replace $(git rev-parse HEAD:a.py) $(git hash-object -w a.py)"
+STORED = "echo '*.py {}' > .gitattributes && git add -A && git commit -q -m attributes"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +43,18 @@ FILTER = "echo '*.py filter=lfs' > .gitattributes && git add -A && git commit -q
         ("git rev-parse HEAD > .git/MERGE_HEAD", "a merge is under way", "git merge --abort"),
         ("chmod 444 a.py", "is read-only", "chmod u+w -- a.py"),
         ("rm a.py", "is committed, but not here", "git restore -- a.py"),
-        (FILTER, r"is not stored in git as it is here \(filter=lfs in .gitattributes\)", ""),
+        (STORED.format("filter=lfs"), r"is not stored in git as it is here \(filter=lfs in .gitattributes\)", ""),
+        (STORED.format("ident"), r"is not stored in git as it is here \(ident=set in", ""),
+        (STORED.format("working-tree-encoding=latin1"), r"is not stored in git as it is here \(working-tree-enc", ""),
+        ("git update-index --skip-worktree a.py", "is marked skip-worktree", "git update-index --no-skip-worktree"),
+        ("git update-index --assume-unchanged a.py", "is marked assume-unchanged", "git update-index --no-assume-unc"),
+        (
+            "git update-index --assume-unchanged a.py; git update-index --skip-worktree a.py; echo mine > a.py",
+            "is marked skip-worktree",
+            "git update-index --no-skip-worktree -- a.py",
+        ),
+        (f"echo mine > a.py && {REPLACED}", "would come back as another", "git replace -d"),
+        (f"echo mine > a.py && {REPLACED} && echo 'a = 1' > a.py", "would come back as another", "git replace -d"),
         ("printf broken > .git/index", "git could not read", ""),
         ("rm .git/objects/*/*", "git could not read", ""),
     ],
@@ -52,8 +67,14 @@ def test_what_git_could_not_undo_is_refused(repo: Path, spoil: str, because: str
         change(repo)
     assert helps.removeprefix("git merge ") in str(error.value)
     assert read(repo / "a.py") == before
-    if helps:
+    if "update-index" in helps or "replace" in helps:
+        (helps,) = re.findall("`(.*)`", str(error.value))
         shell(repo, helps)
+        if (repo / "a.py").read_text() == "mine\n":  # the other mark, and then the edit, are refused next
+            return
+    elif helps:
+        shell(repo, helps)
+    if helps:
         change(repo)
         assert (repo / "a.py").read_bytes() == b"a = 2\n"
 
@@ -86,9 +107,9 @@ def test_changes_elsewhere_do_not_matter(repo: Path) -> None:
 def test_what_is_printed_keeps_the_change_and_nothing_else(repo: Path) -> None:
     """Typed as it stands: the commit has the changed and the new file; what else was staged stays staged."""
     shell(repo, "echo mine > b.py && git add b.py")
-    changes = [change_of(repo, "a.py", b"a = 2\n"), change_of(repo, "new file.py", b"n = 1\n")]
-    carry_out(repo, changes, "it's changed", write=True)
-    keep, _, _ = (line.partition(":")[2].strip() for line in what_to_type(changes, "it's changed").splitlines())
+    wanted = [change_of(repo, "a.py", b"a = 2\n"), change_of(repo, "new file.py", b"n = 1\n")]
+    carry_out(repo, wanted, "it's changed", write=True)
+    keep, _, _ = (line.partition(":")[2].strip() for line in what_to_type(wanted, "it's changed").splitlines())
     shell(repo, keep)
     assert git(repo, "show", "--format=%s", "--name-only") == "it's changed\n\na.py\nnew file.py\n"
     assert git(repo, "status", "--short") == "M  b.py\n"
@@ -100,11 +121,11 @@ def test_what_is_printed_keeps_the_change_and_nothing_else(repo: Path) -> None:
 @pytest.mark.parametrize("staged", [False, True])
 def test_what_is_printed_undoes_the_change_before_the_commit(repo: Path, staged: bool) -> None:
     """The new file too, which a restore would not name; whether it was added or not."""
-    changes = [change_of(repo, "a.py", b"a = 2\n"), change_of(repo, "n.py", b"n = 1\n")]
-    carry_out(repo, changes, "m", write=True)
+    wanted = [change_of(repo, "a.py", b"a = 2\n"), change_of(repo, "n.py", b"n = 1\n")]
+    carry_out(repo, wanted, "m", write=True)
     if staged:
         git(repo, "add", "-A")
-    _, undo, _ = (line.partition(":")[2].strip() for line in what_to_type(changes, "m").splitlines())
+    _, undo, _ = (line.partition(":")[2].strip() for line in what_to_type(wanted, "m").splitlines())
     shell(repo, undo)
     assert git(repo, "status", "--short") == ""
 
@@ -115,3 +136,47 @@ def test_one_refusal_leaves_every_file_alone(repo: Path) -> None:
     with pytest.raises(RefusalError, match=r"b\.py has changes"):
         carry_out(repo, [change_of(repo, "a.py", b""), change_of(repo, "b.py", b"")], "m", write=True)
     assert (repo / "a.py").read_text() == "a = 1\n"
+
+
+def stop_at(number: int, error: BaseException) -> Callable[..., None]:
+    """A write that stops a run at one of its files."""
+    real, written = changes.write_atomically, []
+
+    def write(*arguments: object) -> None:
+        written.append(arguments)
+        if len(written) == number:
+            raise error
+        real(*arguments)  # type: ignore[arg-type]
+
+    return write
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RefusalError("No space left on device"), MemoryError()])
+def test_a_run_that_stops_midway_names_what_it_changed_and_the_undo(
+    repo: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever stopped it; the command that it prints brings everything back."""
+    wanted = [change_of(repo, "a.py", b"a = 2\n"), change_of(repo, "n.py", b"n = 1\n"), change_of(repo, "b.py", b"b\n")]
+    for number, names in ((3, ["a.py", "n.py"]), (2, ["a.py"]), (1, [])):
+        with monkeypatch.context() as patch:
+            patch.setattr(changes, "write_atomically", stop_at(number, error))
+            with pytest.raises(type(error)):
+                carry_out(repo, wanted, "m", write=True)
+        said = capsys.readouterr().err
+        assert [line.strip() for line in said.splitlines() if line.startswith("  ")] == names
+        assert (f"{len(names)} of 3 files changed" if names else "no file is changed") in said
+        shell(repo, said.partition("to undo it: ")[2] if names else "true")
+        assert git(repo, "status", "--short") == ""
+
+
+def test_a_new_file_that_the_repo_ignores_is_kept_and_undone_as_printed(repo: Path) -> None:
+    """Git adds such a file by force only."""
+    shell(repo, "echo n.py > .gitignore && git add -A && git commit -q -m ignored")
+    wanted = [change_of(repo, "n.py", b"n = 1\n")]
+    carry_out(repo, wanted, "m", write=True)
+    keep, undo, _ = (line.partition(":")[2].strip() for line in what_to_type(wanted, "m").splitlines())
+    shell(repo, undo)
+    assert not (repo / "n.py").exists()
+    carry_out(repo, wanted, "m", write=True)
+    shell(repo, keep)
+    assert git(repo, "show", "HEAD:n.py") == "n = 1\n"

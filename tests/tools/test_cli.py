@@ -2,6 +2,7 @@
 """The console script: what it imports, what it says of itself, and how it is shipped."""
 
 import io
+import os
 import subprocess
 import sys
 import tarfile
@@ -74,6 +75,27 @@ def test_there_are_three_exit_codes(tmp_path: Path) -> None:
     with mock.patch.object(sources, "root", side_effect=ToolError("no sources here; install again")):
         result = run("list")
     assert (result.exit_code, result.stderr.strip()) == (2, "Error: no sources here; install again")
+
+
+@pytest.mark.parametrize("coding", ["latin-1", "ascii", "cp1252", "utf-8"])
+def test_a_terminal_that_lacks_a_character_gets_an_escape(tmp_path: Path, coding: str) -> None:
+    """Whatever files are called and code says: no traceback in any command that shows it."""
+    repo = PROJECTS["musiclm"].make(tmp_path, "→ ☃")
+    (repo / "musiclm_pytorch/☃.py").write_text("from .distributed import AllGather  # → ñ\n")
+    environment = {**os.environ, "PYTHONIOENCODING": coding}
+    environment.pop("PYTHONUTF8", None)
+    for words in ("plan", "scan", "status", "check", "migrate --to vendored --accept-edits"):
+        command = [sys.executable, "-m", "shared_distributed_tools", *words.split(), str(repo)]
+        ran = subprocess.run(command, env=environment, capture_output=True, check=False)
+        assert b"Traceback" not in ran.stderr, ran.stderr.decode()
+        assert ran.returncode in (0, 1, 2)
+
+
+def test_an_interrupted_command_could_not_do_it(tmp_path: Path) -> None:
+    """Exit code 2, and not that of findings."""
+    with mock.patch.object(sources, "root", side_effect=KeyboardInterrupt):
+        result = run("list")
+    assert (result.exit_code, result.stderr.strip()) == (2, "Error: interrupted")
 
 
 WITHOUT_TORCH = """

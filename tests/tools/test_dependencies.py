@@ -11,16 +11,9 @@ ONE = ["x-distributed>=1.0"]
 TWO = [f"{name} @ git+https://host/repo.git@v1#subdirectory={name}" for name in ("x-distributed", "shared-distributed")]
 # file, what stands before the new requirements, each of these, what stands after them
 EDITED = [
-    (
-        "setup.py",
-        "setup(\n  install_requires=[\n    'einops',  # shapes",
-        "\n    '{}',",
-        "\n    'torch>=1.6'  # last\n  ],\n)\n",
-    ),
-    ("setup.py", "import setuptools\nsetuptools.setup(é = 1, install_requires = [", '\n    "{}",', '\n    "é",\n])\n'),
-    ("setup.py", "setup(é='é', install_requires=['torch',", " '{}',", " 'einops'], name='[')\n"),
     ("pyproject.toml", '[project]\ndependencies = [\n  "torch",  # big', '\n  "{}",', "\n]\n\n[tool.x]\ny = 1\n"),
     ("pyproject.toml", '[project]\nname = "p"  # us\ndependencies = ["torch"', ', "{}"', "]\n"),
+    ("requirements.txt", "# ours\ntorch>=2.0  # big\n-r base.txt\n", "{}\n", ""),
 ]
 
 
@@ -32,7 +25,7 @@ def test_a_requirement_is_added_in_the_lists_own_layout(
     """One, and two; on a line each or on one line; comments, quotes, indentation and line ends stay."""
     (tmp_path / file).write_bytes((before + after).replace("\n", newline).encode())
     for wanted in (ONE, TWO):
-        change = added(tmp_path, wanted)
+        change = added(tmp_path, tmp_path, wanted)
         assert change is not None
         expected = before + "".join(map(each.format, wanted)) + after
         assert change.new == expected.replace("\n", newline).encode()
@@ -42,15 +35,12 @@ def test_a_requirement_is_added_in_the_lists_own_layout(
     ("file", "text"),
     [
         ("README.md", ""),
-        ("setup.py", "setup(install_requires = NAMES)\n"),
-        ("setup.py", "setup(install_requires = [*BASE])\n"),
-        ("setup.py", "setup(install_requires = [])\n"),
-        ("setup.py", "setup(install_requires = ['torch', ('einops')])\n"),
+        ("setup.py", "setup(install_requires = ['torch'])\n"),
         ("setup.py", "setup(\n"),
-        ("setup.py", "OPTIONS = dict(install_requires = ['torch'])\nsetup(**OPTIONS)\n"),
         ("setup.py", f"setup(install_requires = {'[' * 5000}{']' * 5000})\n"),
         ("setup.cfg", "[options]\ninstall_requires = file: requirements.txt\n"),
         ("requirements.txt", "torch==2.0 --hash=sha256:00\n"),
+        ("requirements.txt", "torch \\\n"),
         ("pyproject.toml", "[project\n"),
         ("pyproject.toml", '[project]\ndynamic = ["dependencies"]\n'),
         ("pyproject.toml", '[project]\ndependencies = ["torch"]\ndynamic = ["dependencies"]\n'),
@@ -65,21 +55,36 @@ def test_a_requirement_is_added_in_the_lists_own_layout(
 def test_what_is_not_a_plain_list_is_left_to_a_person(tmp_path: Path, file: str, text: str) -> None:
     """Computed, empty, damaged, dynamic, or in another format; the file stays as it is."""
     (tmp_path / file).write_text(text)
-    assert added(tmp_path, ONE) is None
+    assert added(tmp_path, tmp_path, ONE) is None
     assert (tmp_path / file).read_text() == text
 
 
 def test_the_file_that_lists_dependencies_is_the_one_changed(tmp_path: Path) -> None:
-    """A pyproject for the build alone is passed over, and one that calls them dynamic; else setup.py has no say."""
-    (tmp_path / "setup.py").write_text("setup(install_requires = ['torch'])\n")
+    """A pyproject for the build alone is passed over; one that calls them dynamic leaves it to a person."""
+    (tmp_path / "requirements.txt").write_text("torch")
     for text, changed in (
-        ('[build-system]\nrequires = ["setuptools"]\n', "setup.py"),
-        ('[project]\ndynamic = ["dependencies"]\n', "setup.py"),
-        ('[project]\nname = "p"\n', None),
+        ('[build-system]\nrequires = ["setuptools"]\n', "requirements.txt"),
+        ('[project]\ndynamic = ["dependencies"]\n', None),
+        ('[project]\ndependencies = ["torch"]\n', "pyproject.toml"),
         ("[project\n", None),
     ):
         (tmp_path / "pyproject.toml").write_text(text)
-        assert getattr(added(tmp_path, ONE), "path", None) == changed
+        assert getattr(added(tmp_path, tmp_path, ONE), "path", None) == changed
+    (tmp_path / "pyproject.toml").unlink()
+    change = added(tmp_path, tmp_path, ONE)
+    assert change is not None
+    assert change.new == b"torch\nx-distributed>=1.0\n"
+    (tmp_path / "setup.py").write_text("setup()\n")
+    assert added(tmp_path, tmp_path, ONE) is None
+
+
+def test_mixed_line_ends_of_a_manifest_are_kept(tmp_path: Path) -> None:
+    """What is not shown as changed is not changed."""
+    text = b'[project]\r\nname = "p"\ndependencies = [\n  "torch",\r\n]\r\n'
+    (tmp_path / "pyproject.toml").write_bytes(text)
+    change = added(tmp_path, tmp_path, ONE)
+    assert change is not None
+    assert change.new == text.replace(b"\r\n]", b'\r\n  "x-distributed>=1.0",\r\n]')
 
 
 @pytest.mark.parametrize(

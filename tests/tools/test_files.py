@@ -40,3 +40,10 @@ def test_line_ends_follow_the_file() -> None:
     assert with_lf(b"a\r\nb\n\r\n") == b"a\nb\n\n"
     assert like(b"x\ny\n", b"a\r\nb\r\nc\n") == b"x\r\ny\r\n"
     assert like(b"x\n", b"a\nb\r\n") == like(b"x\n", None) == b"x\n"
+
+
+def test_mixed_line_ends_stay_line_by_line() -> None:
+    """What is not changed keeps the end that it has, and is in no diff; a lone carriage return ends no line."""
+    assert like(b"a\nb\nnew\nc\n", b"a\r\nb\nc\r\n") == b"a\r\nb\nnew\r\nc\r\n"
+    assert like(b"a\nnew\nb\nc\nd", b"a\nb\r\nc\nd") == b"a\nnew\nb\r\nc\nd"
+    assert like(b"a\rb\nx\n", b"a\rb\nc\r\nd\n") == b"a\rb\nx\n"

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from shared_distributed_tools.catalog import ADAPTERS
+from shared_distributed_tools.migrate import stages
 from shared_distributed_tools.migrate.stages import look_at
 from shared_distributed_tools.render import render, sources
 from shared_distributed_tools.render.shim import shim
 from tests.downstream.commands import done, moved, refused, run
 from tests.downstream.projects import EDITED, ORIGINALS, PROJECT, PROJECTS, STEPS
-from tests.downstream.trees import commit, edit, git, write_files
+from tests.downstream.trees import commit, committed, edit, git, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 
@@ -84,19 +85,76 @@ def test_windows_line_ends_are_kept(repo: Path) -> None:
     assert look_at(repo).stage == "package"
 
 
-def test_a_requirement_of_ones_own(repo: Path) -> None:
-    """Without it a message says that the adapter is on no index, so that anybody could register its name.
-
-    The core may be named as well. Nothing is asked over a network.
-    """
+def test_before_a_release_a_stage_that_needs_packages_asks_where_they_are(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that nobody owns is never written: anybody could register it. Each that is needed has to be named."""
+    monkeypatch.setattr(stages, "is_released", lambda: False)
     said = "spear-tts-distributed is on no package index yet"
-    assert said in done("migrate", repo, "--to", "package")
+    for stage in ("package", "core"):
+        assert refused(run("migrate", repo, "--to", stage, "--write"), said)
+    assert "shared-distributed @ git+" in run("migrate", repo, "--to", "core").output
+    assert git(repo, "status", "--short") == ""
+    done("plan", repo)  # which asks about the next stage
     base = "git+https://host.invalid/repo.git@v1#subdirectory="
     wanted = [f"spear-tts-distributed @ {base}packages/spear-tts", f"shared-distributed @ {base}shared/distributed"]
     options = [word for one in wanted for word in ("--requirement", one)]
+    assert refused(run("migrate", repo, "--to", "core", *options[:2]), "shared-distributed is on no package index yet")
     output = done("migrate", repo, "--to", "package", *options, "--write")
     assert ("PyPI refuses a package" in output, said in output) == (True, False)
     assert all(f'"{one}"' in (repo / PROJECT.dependencies).read_text() for one in wanted)
+    commit(repo)
+    done("migrate", repo, "--to", "core", "--write")  # what is listed already is known
+
+
+def test_the_nearest_manifest_is_the_one_that_is_edited(tmp_path: Path) -> None:
+    """In a repo of several projects: that of the copy, not the root's; a folder of tools' settings is none."""
+    root = {
+        "pyproject.toml": '[project]\nname = "all"\ndependencies = ["torch>=2"]\n',
+        "libs/pyproject.toml": "[tool.x]\n",
+    }
+    files = {f"libs/one/{path}": text for path, text in PROJECT.files.items()}
+    repo = committed(write_files(tmp_path / "repo", {**root, **files}))
+    done("migrate", repo, "--to", "package", "--write")
+    changed = [f"libs/one/{PROJECT.dependencies}", f"libs/one/{PROJECT.copy}"]
+    assert git(repo, "status", "--short").splitlines() == [f" M {path}" for path in changed]
+    git(repo, "checkout", "-q", ".")
+    (repo / f"libs/one/{PROJECT.dependencies}").rename(repo / "libs/one/notes.toml")
+    (repo / "libs/one/setup.py").write_text("setup(install_requires = ['torch'])\n")
+    commit(repo)
+    output = done("migrate", repo, "--to", "package", "--write")
+    assert "add by hand, where the project in libs/one lists its dependencies" in output
+    assert git(repo, "status", "--short").splitlines() == [f" M {changed[1]}"]
+
+
+OLD = {  # what a project asks for, and what is said of it
+    "setup.py": ("setup(install_requires = ['torch>=1.6'], python_requires = '>=3.7')\n", "torch>=1.6 and Python>=3.7"),
+    "pyproject.toml": ('[project]\nname = "p"\ndependencies = ["torch>=1.12"]\n', "torch>=1.12"),
+    "requirements.txt": ("einops\ntorch  # any\n", "torch"),
+    "setup.cfg": ("[options]\npython_requires = >=3.8\ninstall_requires =\n    torch>=2.1\n", "Python>=3.8"),
+}
+
+
+@pytest.mark.parametrize("manifest", OLD)
+def test_what_a_project_admits_is_compared_with_what_the_file_needs(repo: Path, manifest: str) -> None:
+    """One line, wherever the file is about to come in, and in the pull request."""
+    text, said = OLD[manifest]
+    (repo / "pyproject.toml").unlink()
+    commit(write_files(repo, {manifest: text}))
+    line = f"{manifest} admits {said}, where torch 2.0 and Python 3.10 is the oldest that works"
+    for command in (
+        ("plan",),
+        ("migrate", "--to", "vendored"),
+        ("migrate", "--to", "package"),
+        ("vendor", "spear-tts"),
+    ):
+        assert line in done(*command, repo), command
+    assert f"Changes: {line}" in json.loads(run("plan", repo, "--json").stdout)["pull_request"]
+    commit(write_files(repo, {manifest: text.replace("1.6", "2.0").replace("1.12", "2.1")}))
+    new = '[project]\nname = "p"\nrequires-python = ">=3.10"\ndependencies = ["torch>=2"]\n'
+    (repo / manifest).unlink()
+    commit(write_files(repo, {"pyproject.toml": new}))
+    assert "the oldest that works" not in done("plan", repo)
 
 
 def test_a_dependency_that_is_listed_is_left_alone(repo: Path) -> None:

@@ -2,17 +2,18 @@
 """plan: every call site and what it becomes in the core, and the call sites that deserve a look."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from shared_distributed_tools.catalog import ADAPTERS
-from shared_distributed_tools.migrate.risks import find_risks
+from shared_distributed_tools.migrate.risks import risks_of_copy
 from shared_distributed_tools.repo.tree import Tree
 from shared_distributed_tools.repo.uses import Use, find_uses
-from tests.downstream.commands import done, moved
+from tests.downstream.commands import done, moved, refused, run
 from tests.downstream.projects import EDITED, PROJECTS
-from tests.downstream.trees import COPY, package, write_files
+from tests.downstream.trees import COPY, commit, edit, package, shell, write_files
 
 pytestmark = pytest.mark.usefixtures("known")
 MODULE = "from pkg.distributed import AllGather\n"
@@ -104,7 +105,7 @@ def test_every_rule_points_at_its_mistake_and_at_nothing_else(tmp_path: Path, ru
     adapter, wrong, right = CASES[rule]
     for number, code in enumerate([*wrong, *right]):
         uses = uses_of(tmp_path / str(number), adapter, code)
-        found = [risk for risk in find_risks(uses, ADAPTERS[adapter], is_original=True) if risk.rule == rule]
+        found = [risk for risk in risks_of_copy(uses, ADAPTERS[adapter], is_original=True) if risk.rule == rule]
         assert bool(found) == (code in wrong), code
 
 
@@ -125,7 +126,7 @@ def test_a_risk_names_the_place_and_what_to_write(
     tmp_path: Path, adapter: str, code: str, is_original: bool, expected: str
 ) -> None:
     """The code for the summed gradient at that very place, at the stage the project is at; the line of a draw."""
-    found = find_risks(uses_of(tmp_path, adapter, code + "\n"), ADAPTERS[adapter], is_original)
+    found = risks_of_copy(uses_of(tmp_path, adapter, code + "\n"), ADAPTERS[adapter], is_original)
     (text,) = [risk.text for risk in found if expected in risk.text]
     assert ("summed" in expected) != ("world_size" in text or "broadcast" in text)
 
@@ -150,14 +151,17 @@ def test_the_plan_lists_every_use(tmp_path: Path, name: str) -> None:
     assert all(plan["files"].values()), "each can move to the core"
     text = plan["pull_request"]
     assert f"Replace {project.copy}" in text
-    assert ("not fixed by this: mirasol_pytorch/fused.py:5: pair-as-tensor" in text) == (name == "mirasol")
+    assert ("not fixed: mirasol_pytorch/fused.py:6: pair-as-tensor" in text) == (name == "mirasol")
     assert f"{len(project.files[project.copy].splitlines())} lines become" in text
 
 
 def test_the_plan_for_people(tmp_path: Path) -> None:
     """Files and lines, before and after, edits of the copy, the stages ahead, what to look at, what is not read."""
     repo = EDITED.make(tmp_path, "edited")
-    output = done("plan", write_files(repo, {"spear_tts_pytorch/broken.py": "from .distributed import (\n"}))
+    result = run("plan", write_files(repo, {"spear_tts_pytorch/broken.py": "from .distributed import (\n"}))
+    output = result.output
+    assert result.exit_code == 1, "migrate refuses an edited copy"
+    assert "for a pull request" not in output
     for text in (
         "spear_tts_pytorch/distributed.py: adapter spear-tts, edited; at original",
         "differs from the original: rank_of_rows: extra",
@@ -168,7 +172,8 @@ def test_the_plan_for_people(tmp_path: Path) -> None:
         "all_gather(mask, 0, sizes = batch_sizes if is_distributed() else None, grad = 'local')",
         "spear_tts_pytorch/align.py:9: which-gradient",
         "spear_tts_pytorch/broken.py: does not parse",  # it may use the copy
-        "for a pull request:",
+        "`adapters migrate` would refuse this:",
+        "rank_of_rows: extra",
     ):
         assert text in output, output
 
@@ -189,3 +194,76 @@ def test_a_plan_shows_the_stages_ahead(tmp_path: Path) -> None:
         "from shared_distributed import AllGather\nAllGather(grad='local')\n"
     )
     assert "fused.py:2: which-gradient" in done("plan", repo)
+
+
+def in_the_copy(old: str, new: str) -> Callable[[Path], None]:
+    return lambda repo: edit(repo / PROJECTS["spear-tts"].copy, old, new)
+
+
+IN_THE_WAY: list[tuple[Callable[[Path], object], str]] = [
+    (in_the_copy("int(sizes.max())", "max(sizes.tolist())"), "is not the original"),
+    (lambda repo: (repo / "spear_tts_pytorch/more.py").write_text("from .distributed import own_rows\n"), "own_rows"),
+    (lambda repo: shell(repo, "git update-index --skip-worktree spear_tts_pytorch/distributed.py"), "skip-worktree"),
+    (lambda repo: shell(repo, "git rm -q --cached spear_tts_pytorch/distributed.py"), "that are not committed"),
+    (lambda repo: shell(repo, "git rev-parse HEAD > .git/MERGE_HEAD"), "a merge is under way"),
+    (lambda repo: shell(repo, "rm -rf .git"), "is in no git repository"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "why"), IN_THE_WAY)
+def test_a_plan_offers_nothing_that_migrate_refuses(tmp_path: Path, spoil: Callable[[Path], object], why: str) -> None:
+    """It asks the same questions: the reason is there, the exit code is 1, and there is no text of a pull request."""
+    repo = PROJECTS["spear-tts"].make(tmp_path, "repo")
+    spoil(repo)
+    if (repo / ".git").is_dir() and "original" in why:
+        commit(repo)
+    result = run("plan", repo, "--json")
+    plan = json.loads(result.stdout)
+    assert (result.exit_code, plan["pull_request"]) == (1, "")
+    assert why in "\n".join(plan["refused"])
+    assert refused(run("migrate", repo, "--to", "vendored"), why)
+    assert "for a pull request" not in run("plan", repo).output
+
+
+def test_a_definition_that_was_changed_is_not_called_unchanged(tmp_path: Path) -> None:
+    """Its uses are left to a person, and the refusal lists them: they may break."""
+    project = PROJECTS["st-moe"]
+    repo = project.make(tmp_path, "repo")
+    edit(repo / project.copy, "def split_by_rank(x):", "def split_by_rank(x):\n    x = tuple(x)")
+    commit(repo)
+    plan = json.loads(run("plan", repo, "--json").stdout)
+    (site,) = [site for site in plan["sites"] if site["name"] == "split_by_rank"]
+    assert (site["core"].startswith("by hand: what your copy does"), plan["files"]) == (True, {project.user: False})
+    place = f"{project.user}:{site['line']} uses split_by_rank, and may break"
+    assert place in run("plan", repo).output
+    assert refused(run("migrate", repo, "--to", "vendored"), place)
+
+
+def test_a_copy_that_nothing_uses_is_said_to_be_so(tmp_path: Path) -> None:
+    """And moving to the core has nothing to move."""
+    project = PROJECTS["spear-tts"]
+    repo = project.make(tmp_path, "repo")
+    (repo / project.user).write_text("")
+    commit(repo)
+    assert f"nothing in this repo uses {project.copy}" in done("plan", repo)
+    moved(repo, "package")
+    assert refused(run("migrate", repo, "--to", "core"), "nothing in this repo uses")
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_known_bugs_are_not_forgotten_on_the_core(tmp_path: Path, name: str) -> None:
+    """The code is as it was: what deserved a look before deserves it there too, at the same lines."""
+    project = PROJECTS[name]
+    repo = project.make(tmp_path, name)
+    if name == "spear-tts":
+        edit(repo / project.user, "        mask, _ ", "        if random() < 0.5: mask, _ ")
+        edit(repo / project.user, "        return ", "        source = source[labels]\n        return ")
+        edit(repo / project.user, "source, target, mask", "source, target, mask, labels")
+    commit(repo)
+    found = []
+    for stage in ("", "core"):
+        moved(repo, *([stage] if stage else []))
+        risks = json.loads(run("plan", repo, "--json").stdout)["risks"]
+        found.append({(risk["line"], risk["rule"]) for risk in risks if "summed" not in risk["text"]})
+    assert found[0] == found[1]
+    assert found[0]

@@ -79,7 +79,7 @@ def modules_and_programs(repo: Path, trace: Path) -> Callable[[], object]:
 
 
 def programs_of_git(repo: Path, trace: Path) -> Callable[[], object]:
-    """Hooks, filters, monitors, drivers, textconv, a pager and a program for signatures."""
+    """Hooks, filters, monitors, drivers, textconv, a pager, and a program for the signature that a commit has."""
     trap = write_files(repo.parent, {"trap.sh": f"#!/bin/sh\ntouch {trace}\ncat\n"}) / "trap.sh"
     trap.chmod(0o755)
     commit(write_files(repo, {".gitattributes": "*.md filter=trap merge=trap diff=trap\n*.py diff=trap merge=trap\n"}))
@@ -87,6 +87,9 @@ def programs_of_git(repo: Path, trace: Path) -> Callable[[], object]:
     for key in (*keys, "diff.trap.command", "diff.external", "gpg.program", "core.pager", "core.alternateRefsCommand"):
         git(repo, "config", key, str(trap))
     git(repo, "config", "log.showSignature", "true")
+    signed = git(repo, "cat-file", "commit", "HEAD").replace("\n\n", "\ngpgsig -----BEGIN PGP SIGNATURE-----\n\n", 1)
+    write_files(repo.parent, {"signed": signed})
+    git(repo, "update-ref", "HEAD", git(repo, "hash-object", "-t", "commit", "-w", "../signed").strip())
     for hook in ("post-checkout", "pre-commit", "post-index-change", "post-merge"):
         shutil.copy(trap, repo / ".git/hooks" / hook)
     return lambda: git(repo, "status")
@@ -119,6 +122,7 @@ def test_a_repo_of_another_owner_is_refused(repo: Path, monkeypatch: pytest.Monk
     programs_of_git(repo, trace)
     render("spear-tts")  # asks git for the revision of the sources, whose owner is not the question here
     monkeypatch.setitem(git_module._SET, "GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("LC_ALL", "C")
     for command in (("vendor", "spear-tts"), ("migrate", "--to", "package"), ("plan",)):
         assert refused(run(*command, repo), "dubious ownership")
     trace.with_name("own").write_text(f"[safe]\n\tdirectory = {repo}\n")
@@ -134,8 +138,8 @@ def test_one_module_starts_programs() -> None:
     found = {path.relative_to(tools).as_posix() for path in tools.rglob("*.py") if starts.search(path.read_text())}
     assert {path for path in found if not path.startswith(("ranks/", "parity/"))} == {"repo/git.py"}
     asked = re.findall(r'(?:_ask|_run)\((?:\w[\w()]*, )?"([a-z-]+)"', (tools / "repo/git.py").read_text())
-    reading = {"rev-parse", "cat-file", "ls-tree", "ls-files", "check-attr", "merge-file"}
-    assert set(asked) == reading  # and `log`
+    reading = {"rev-parse", "rev-list", "cat-file", "diff-tree", "ls-tree", "ls-files", "check-attr", "merge-file"}
+    assert set(asked) == reading
 
 
 def test_no_text_names_what_an_index_would_answer() -> None:

@@ -18,7 +18,7 @@ from shared_distributed_tools.scan.fingerprint import definitions, known_origina
 from shared_distributed_tools.scan.survey import Finding, find_copy, scan
 from tests.downstream.commands import run
 from tests.downstream.copies import DEFINITIONS, RELATIVE, REWRITTEN, SYNTAX
-from tests.downstream.old_copies import RIGHT, copy_with
+from tests.downstream.old_copies import RIGHT, WITHOUT_NAMES, copy_with
 from tests.downstream.projects import STEPS
 from tests.downstream.trees import package, write_files
 
@@ -284,6 +284,77 @@ def test_undefined_names_of_a_copy(look: Look) -> None:
     assert (finding.undefined, len(finding.notes)) == ((), 1)
 
 
+# ------------------------------------------------------------------ forks that mended themselves
+
+EXISTS = "def exists(val):\n    return val is not None\n"
+PAD = "def pad_dim_to(t, length, dim = 0):\n    "
+MISSING = "missing = length - t.shape[dim]\n    "
+PADS = [
+    "pad_length = length - t.shape[dim]\n    zero_pairs = (-dim - 1) if dim < 0 else (t.ndim - dim - 1)\n"
+    "    return F.pad(t, (*((0, 0) * zero_pairs), 0, pad_length))\n",
+    f"{MISSING}if missing <= 0:\n        return t\n    pads = [0, 0] * (t.dim() - dim - 1) + [0, missing]\n"
+    "    return torch.nn.functional.pad(t, pads, value = 0)\n",
+    '"""Zeros up to a length."""\n    shape = list(t.shape)\n    shape[dim] = length - t.size(dim)\n'
+    "    return torch.cat([t, t.new_zeros(shape)], dim = dim)\n",
+    f"{MISSING}size = (*t.shape[:dim], missing, *t.shape[dim + 1:])\n"
+    "    zeros = torch.zeros(size, dtype = t.dtype, device = t.device)\n    return torch.cat((t, zeros), dim)\n",
+]
+OTHERS = {  # not with the meaning that their names have, or not certainly
+    "exists": [
+        EXISTS.replace("is not", "is"),
+        EXISTS.replace("return", "print(val)\n    return"),
+        EXISTS.replace("def exists(val)", "def exists(val, *more)"),
+        f"@log\n{EXISTS}",
+        "class exists:\n    pass\n",
+    ],
+    "pad_dim_to": [
+        PAD + PADS[0].replace("0, pad_length", "pad_length, 0"),
+        PAD + PADS[0].replace("length - t", "length + 1 - t"),
+        PAD + PADS[0].replace("pad_length =", "log(t)\n    pad_length ="),
+        PAD + PADS[1].replace("return t\n", "t = t * 2\n"),
+        PAD + PADS[2].replace("[t, t.new_zeros(shape)]", "[t.new_zeros(shape), t]"),
+        PAD + "return t\n",
+    ],
+}
+
+
+def mended(*helpers: str) -> str:
+    """A copy that defines what its original forgot."""
+    head, body = WITHOUT_NAMES.split("\n\n\n", 1)
+    return "\n\n\n".join([head, *helpers, body])
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known original that uses `exists` and `pad_dim_to` and defines neither."""
+    monkeypatch.setattr(survey, "known_originals", lambda: {"mirasol": record(WITHOUT_NAMES)})
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("pad", PADS)
+@pytest.mark.parametrize("exists", [EXISTS, EXISTS.replace("(val):", '(val: Any) -> bool:\n    """Is it there?"""')])
+def test_a_fork_that_mended_itself_is_exact(look: Look, exists: str, pad: str) -> None:
+    """It defines what its original uses and lacks, with the meaning that the name has: no edit would be lost."""
+    finding = look(mended(exists, f"{PAD}{pad}"))
+    assert (finding.kind, finding.similarity, finding.differences, finding.undefined) == ("exact", 100, (), ())
+    assert {"exists", "pad_dim_to"} <= {*finding.names}  # which another file may import
+    assert look(mended(exists)).kind == "exact"
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in OTHERS.items() for text in texts])
+def test_a_helper_with_another_meaning_is_an_edit(look: Look, name: str, text: str) -> None:
+    """However small: what it does would be lost."""
+    assert differences(look(mended(text))) == {name: ["extra"]}
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_helper_that_the_copy_does_not_use_is_an_edit(look: Look) -> None:
+    """And one that the original has, under the same name."""
+    assert differences(look(WITHOUT_NAMES + EXISTS.replace("exists", "is_given"))) == {"is_given": ["extra"]}
+    assert differences(look(RIGHT + EXISTS))["exists"] == ["extra"]
+
+
 # ------------------------------------------------------------------ relatives, and what is none
 
 
@@ -348,6 +419,21 @@ def test_code_that_is_nested_too_deeply_is_named(tmp_path: Path, deep: str) -> N
     found = scan([tmp_path])
     assert [(one.path, one.kind) for one in found.findings] == [("copy.py", "exact")]
     assert [Path(one.path).name for one in found.unread] == ["deep.py"]
+
+
+@pytest.mark.parametrize(
+    "code", ["def f(x, x): pass\n", "def f(x):\n    global x\n", "nonlocal x\n", "def f():\n    x = 1\n    global x\n"]
+)
+def test_a_copy_that_python_would_refuse_is_not_read(tmp_path: Path, code: str) -> None:
+    """The parser lets it pass, the compiler does not: listed, and the scan goes on."""
+    write_files(tmp_path, {"a.py": RIGHT + code, "copy.py": RIGHT})
+    result = run("scan", tmp_path)
+    assert result.exit_code == 2, result.output
+    assert "a.py: does not compile" in result.output
+    assert "copy.py: exact" in result.output
+    for command in ("plan", "status", "check", "migrate --to vendored"):
+        answer = run(*command.split(), tmp_path)
+        assert isinstance(answer.exception, SystemExit | None), answer.exception
 
 
 # ------------------------------------------------------------------ the command

@@ -47,7 +47,7 @@ def test_a_package_without_the_file_gets_one(repo: Path) -> None:
     git(repo, "rm", "-q", TARGET)
     commit(repo)
     output = done("vendor", "spear-tts", repo, "--write")
-    assert f"git add -- {TARGET} && git commit" in output
+    assert f"git add -f -- {TARGET} && git commit" in output
     assert f"rm -- {TARGET}" in output
     assert (repo / TARGET).read_text() == render("spear-tts")
 
@@ -263,6 +263,16 @@ def test_a_merge_that_breaks_the_code_is_said(vendored: Path, tree: Path) -> Non
     assert "ASK = is_distributed()" in file.read_text()
 
 
+def test_an_edited_file_that_is_current_has_nothing_to_bring(vendored: Path) -> None:
+    """`vendor` says so, and does not send anybody to `update`, which says the same: the edits are kept."""
+    edit_at_the_end(vendored / TARGET)
+    commit(vendored)
+    result = run("vendor", "spear-tts", vendored)
+    assert refused(result, "there is nothing newer")
+    assert "adapters update" not in result.output
+    assert "nothing to change; the edits in it are kept" in done("update", vendored)
+
+
 # ------------------------------------------------------------------ refused
 
 
@@ -276,12 +286,11 @@ REFUSED: list[tuple[Edit, str, str]] = [  # the vendored file becomes, command, 
     (str, "vendor spear-tts --path ../x.py", "outside"),
     (str, "migrate --to vendored", "is at vendored already"),
     (str, "migrate --to package --requirement git+x", "is not a requirement"),
-    (str, "migrate --to package --remove-module", "--remove-module belongs to --to core"),
     (lambda text: SHIM, "migrate --to vendored", "`git revert` of the commit that moved it goes back"),
     (lambda text: OLD, "migrate --to vendored --requirement x", "belongs to --to package"),
 ]
 UNLESS_ACCEPTED: list[tuple[Edit, str, str]] = [
-    (lambda text: text + MINE, "vendor spear-tts", "adapters update"),
+    (lambda text: text + MINE, "vendor spear-tts", "there is nothing newer; --accept-edits goes on"),
     (SPOILED, "vendor spear-tts", "--accept-edits goes on without the edits"),
     (lambda text: text + MINE, "migrate --to package", "--accept-edits goes on without the edits"),
     (str, f"vendor mirasol --path {TARGET}", "is the adapter spear-tts"),

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The adapters, as their `contract.json` has them: every package with one is an adapter."""
 
+import ast
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,11 @@ class Adapter:
     sizes_may_be_none: bool  # whether the input comes back with None for the sizes where there are no other ranks
     asks_when_built: bool  # whether "are we distributed?" is answered once, when the module is built
     gathers: frozenset[str]  # the names whose calls, or whose objects' calls, give a tensor and the sizes
+
+    @property
+    def shared(self) -> set[str]:
+        """The names that are the core's own."""
+        return set(self.api) & core_names() & _imported(self.source)
 
 
 def root() -> Path:
@@ -65,3 +72,18 @@ def _load(contract: Path) -> Adapter:
 
 
 ADAPTERS = {contract.parent.name: _load(contract) for contract in sorted(root().glob("packages/*/contract.json"))}
+
+
+def core_names() -> set[str]:
+    """What the core exports."""
+    return _imported(f"{CORE_FOLDER}/src/{CORE}/__init__.py")
+
+
+@cache
+def _imported(path: str) -> set[str]:
+    """What a module of the sources imports by name."""
+    names = set()
+    for node in ast.parse((root() / path).read_bytes()).body:
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names

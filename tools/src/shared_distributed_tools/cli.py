@@ -5,6 +5,8 @@ A command is in the module of its name, or in `command` of the room of its name.
 """
 
 import errno
+import io
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -54,21 +56,33 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; an error raised on purpose or by the system, or a missing package, is a message."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # a terminal may lack a character
         try:
             return super().invoke(ctx)
-        except (ToolError, OSError, ModuleNotFoundError) as error:
-            from .terminal import one_line
-
-            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+        except KeyboardInterrupt as error:
+            raise _CouldNotError("interrupted") from error
+        except ToolError as error:
+            raise _could_not(*error.args) from error
+        except ModuleNotFoundError as error:
+            needed = f"this needs {error.name}; in a checkout of shared-distributed: pip install './tools[torch]'"
+            raise _could_not(needed) from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:
                 raise  # click's own: whoever read the output has gone
-            lines = error.args if isinstance(error, ToolError) else (str(error),)
-            if isinstance(error, ModuleNotFoundError):
-                lines = (f"this needs {error.name}; in a checkout of shared-distributed: pip install './tools[torch]'",)
-            raise _CouldNotError("\n".join(map(one_line, lines))) from error  # which may name files and quote git
+            raise _could_not(str(error)) from error
 
 
 class _CouldNotError(click.ClickException):
     exit_code = 2
+
+
+def _could_not(*lines: str) -> _CouldNotError:
+    """An error of these lines, which may name files and quote git."""
+    from .terminal import one_line
+
+    return _CouldNotError("\n".join(map(one_line, lines)))
 
 
 @click.group(cls=LazyGroup, epilog=EXIT_CODES)

@@ -4,7 +4,7 @@
 import io
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,6 +34,13 @@ def one_line(text: str) -> str:
 def echo(text: str, *, err: bool = False, fg: str | None = None, bold: bool | None = None) -> None:
     """A line, or several; nothing in it has a meaning to the terminal."""
     click.secho(printable(text), err=err, fg=fg, bold=bold)
+
+
+def say_left(lines: Iterable[str]) -> None:
+    """What is left to a person, on standard error."""
+    for line in lines:
+        if line:
+            echo(one_line(line), fg=None if line.startswith(" ") else "yellow", err=True)
 
 
 def console() -> Console:

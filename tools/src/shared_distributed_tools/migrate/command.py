@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..repo.changes import carry_out
-from ..terminal import REPO, echo, one_line
+from ..terminal import REPO, progress, say_left
 from .stages import STAGES, look_at, step_to
 
 
@@ -23,11 +23,11 @@ from .stages import STAGES, look_at, step_to
     help="For package and core: what to add instead of NAME>=VERSION; may be repeated.",
 )
 @click.option("--accept-edits", is_flag=True, help="Replace the file although somebody edited it; the edits are lost.")
-@click.option("--remove-module", is_flag=True, help="For --to core: remove the old module, if nothing refers to it.")
 @click.option("--write", is_flag=True, help="Make the change; without it, it is only shown.")
 def command(repo: Path, path: str | None, write: bool, **options: Any) -> None:
     """Move REPO to a later stage. Shows the diff; --write makes the change, and git undoes it."""
-    changes, message, to_do = step_to(look_at(repo, path), **options)
-    carry_out(repo, changes, message, write=write)
-    for line in to_do:
-        echo(one_line(line), fg=None if line.startswith(" ") else "yellow", err=True)
+    with progress() as report:
+        project = look_at(repo, path, lambda done, total: report(done, total, "looking for uses"))
+        step = step_to(project, **options)
+    carry_out(repo, step.changes, step.message, write=write)
+    say_left(step.to_do)

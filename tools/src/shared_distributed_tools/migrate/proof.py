@@ -1,46 +1,40 @@
 # SPDX-License-Identifier: MIT
-"""One file that uses the copy: what each use becomes in the core, if it has one of a few proven forms.
+"""One file that uses the copy, and what each use becomes in the core. tools/README.md has the table.
 
-    from .distributed import AllGather     from shared_distributed import AllGather
-    AllGather(dim = 2)                     AllGather(dim = 2, grad = 'local'); 'sum' for `all_reduce_grads = True`
-    all_gather(x, 0, sizes)                all_gather(x, 0, sizes = sizes, grad = 'local')
-    get_is_distributed(), gather.is_distributed, exists(sizes), sizes is not None       is_distributed()
-    sizes.tolist(), sizes.sum().item()     list(sizes), sum(sizes)
-
-The proof goes by spelling. It counts bindings of every kind and knows no scopes: a name of the copy is bound once in
-its file, a gather once in its function or class, sizes once in their function. Everything else is left to a person.
+A file moves if every place that spells a name of the copy, or of what keeps a gather or sizes, has one of a few forms:
+in the whole file for names of the copy and attributes of `self`, in its function for sizes. Whatever binds, passes on,
+inherits or mentions such a name in another way leaves the file to a person.
 """
 
 import ast
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import accumulate
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NamedTuple
 
-from ..catalog import CORE, CORE_FOLDER, Adapter, root
-from ..render.verify import undefined_names
+from ..catalog import CORE, Adapter
+from ..repo.edits import Edits
 from ..repo.tree import Function, Scope
-from ..repo.uses import Site, Use, is_of_self, position
-from ..scan.fingerprint import imported_names
+from ..repo.uses import Site, Use, is_of_self
+from .risks import fails_as_tensor
 
 UNCHANGED, BY_HAND = "unchanged", "by hand: "
-LACKING = frozenset({"is_distributed", "all_reduce_grads"})  # attributes of an old AllGather that the core's lacks
 _ASK = "is_distributed()"
-_GATHERS = ("AllGather", "all_gather", "get_is_distributed")  # the core has others of these names
-_REFLECTION = frozenset({"locals", "globals", "vars", "exec", "eval"})
-_WALKS = frozenset({"children", "named_children", "modules", "named_modules", "_modules", "__dict__"})
-_NONE_CHECK = re.compile(r"def (\w+)\((\w+)\):\s+return \2 is not None")
-_EINSUM = re.compile(r"map\(lambda (\w+): einsum\('[^']*', \1, \1\), \([\w, ]+\)\)")
-# arguments, as `ast.unparse` writes them
-_BUILD = r"(?:(?:dim=)?[^,*=]+)?(?:(?:^|, )all_reduce_grads=(?P<flag>True|False))?"
-_GIVEN = r"(?P<sizes>(?!True|False)(?:self\.)?[^\W\d]\w*)"
-_CALL = rf"(?:(?:sizes=)?{_GIVEN})?(?P<flag>)"
-_CALL_OF_FUNCTION = rf"{_GIVEN}(?:, (?:all_reduce_grads=)?(?P<flag>True|False))?"
-_KEEP = "keep it in a variable of the function that calls it, or in `self`"
-_WRITE_OUT = "write the arguments out: dim, sizes in a variable, grad='sum' or 'local'"
-_SIZES = "sizes are a tuple of ints in the core, never None: list(sizes), sum(sizes), torch.tensor(sizes)"
-_LAYOUT = "its layout cannot be edited safely; put each use on a line of its own"
+_REFLECTION = ("locals", "globals", "vars", "exec", "eval")  # these may reach any name,
+_WALKS = ("children", "named_children", "modules", "named_modules", "_modules", "__dict__")  # and these any module
+# arguments, and a helper, as `ast.unparse` writes them
+_BUILD = r"(?:(?:dim=)?[^,*=]+)?(?:(?:^|, )all_reduce_grads=(?P<flag>True|False))?(?P<sizes>)"
+_CALL = r"(?:(?:sizes=)?(?P<sizes>(?!True|False)[^\W\d]\w*))?(?P<flag>)"
+_CALL_OF_FUNCTION = r"(?P<sizes>(?!True|False)[^\W\d]\w*)(?:, (?:all_reduce_grads=)?(?P<flag>True|False))?"
+_NONE_CHECK = re.compile(r"def \w+\((\w+)\):\s+(?:['\"].*\s+)?return \1 is not None", re.DOTALL)
+# what a person writes instead
+_OTHER = f"what {CORE} has for this: there the name is missing, or called in another way"
+_GATHER = "self.gather = AllGather(dim = …, grad = 'local' or 'sum'), which is called and nothing else"
+_ARGUMENTS = "all_gather(x, dim, sizes = …, grad = 'local' or 'sum'), with sizes in a variable"
+_UNPACK = "x, sizes = …: unpack it at once, in a function"
+_SIZES = "list(sizes), sum(sizes) or torch.tensor(sizes): the core's sizes are a tuple of ints, never None"
+_CHANGED = "what your copy does there: it is not what the original does"
+_IMPORT = f"from {CORE} import …, by name, at the top and without a condition"
+_UNCLEAR = "another name for this: what it binds or reaches cannot be followed"
 
 
 class Row(NamedTuple):
@@ -48,16 +42,11 @@ class Row(NamedTuple):
 
     site: Site
     core: str
-    node: ast.AST
-
-    @property
-    def is_by_hand(self) -> bool:
-        """Whether a person has to change it."""
-        return self.core.startswith(BY_HAND)
+    is_by_hand: bool  # whether a person has to change it
 
 
 class _ByHandError(Exception):
-    """A place that is left to a person: what to do there."""
+    """A place that is left to a person: what to write there."""
 
 
 def _need(is_so: object, advice: str) -> None:
@@ -65,294 +54,175 @@ def _need(is_so: object, advice: str) -> None:
         raise _ByHandError(advice)
 
 
-def _bound(node: ast.AST) -> list[str]:
-    """The names that a node itself binds, in whatever way."""
-    match node:
-        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name) | ast.MatchMapping(rest=str(name)):
-            return [name]
-        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-            return [alias.asname or alias.name.partition(".")[0] for alias in aliases]
-        case ast.Global(names=names) | ast.Nonlocal(names=names):
-            return names
-        case ast.alias():
-            return []
-    own = getattr(node, "name", None)  # def, class, except, `case … as`, `case [*…]`, type parameters
-    return [own] if isinstance(own, str) else []
+def _is_read(node: ast.AST) -> bool:
+    return isinstance(getattr(node, "ctx", None), ast.Load)
 
 
-def _bindings(node: ast.AST) -> Counter[str]:
-    return Counter(name for inner in ast.walk(node) for name in _bound(inner))
-
-
-def _reads(node: ast.AST, name: str) -> list[ast.Name]:
-    names = [one for one in ast.walk(node) if isinstance(one, ast.Name) and one.id == name]
-    return [one for one in names if isinstance(one.ctx, ast.Load)]
-
-
-def _movable_names(adapter: Adapter) -> set[str]:
-    """The names that the core has: what is rewritten, and what the adapter re-exports from there."""
-    paths = (adapter.source, f"{CORE_FOLDER}/src/{CORE}/__init__.py")
-    trees = [ast.parse((root() / path).read_bytes()).body for path in paths]
-    own, core = ({name for node in tree if isinstance(node, ast.ImportFrom) for name in _bound(node)} for tree in trees)
-    rewritten = {"AllGather" if adapter.has_module else "all_gather", "get_is_distributed"}
-    return set(adapter.api) & (rewritten | (own & core))
+def _binds(node: ast.AST) -> bool:
+    return not _is_read(node) and not isinstance(node, ast.Attribute | ast.Constant)
 
 
 class File:
-    """One file that uses the copy. Each question about a place is answered with code for it, or with "unchanged"."""
+    """One file that uses the copy: a row for each place, and the edits that move it."""
 
-    def __init__(self, uses: list[Use], adapter: Adapter) -> None:
+    def __init__(self, uses: list[Use], adapter: Adapter, changed: Collection[str] = ()) -> None:
         self.uses, self.adapter, self.source = uses, adapter, uses[0].source
-        self.tree = self.source.tree
+        self.edits = Edits(self.source)
         self.rows: list[Row] = []
-        self.holders: dict[str, set[str]] = {}  # `self.` attributes with a gather: their classes
-        self._encoded = self.source.text.encode()  # ast counts columns in UTF-8
-        self._starts = [0, *accumulate(map(len, self._encoded.splitlines(keepends=True)))]  # of the lines in it
-        self._counts, self._movable = _bindings(self.tree), _movable_names(adapter)
+        self.stays = ""  # why the file stays although every row has a form
+        self.holders: set[str] = set()  # the attributes of `self` that keep a gather
+        self._rewritten = {"AllGather" if adapter.has_module else "all_gather", "get_is_distributed"} & set(adapter.api)
+        self._clear: set[ast.AST] = set()  # places that have a form
+        self._guarded: set[str] = set()  # names, of which each place has to be clear
+        self._sizes: set[tuple[str, ast.AST]] = set()  # names, of which each place in a function has to be clear
         self._asks = False  # whether the file comes to need `is_distributed`
-        self._sizes: list[ast.Name] = []  # where sizes are read
-        self._given: set[ast.AST] = set()  # sizes passed to a gather, whose row has them
-        imports = [use for use in uses if use.kind == "import"]
-        for use in uses:
-            if use not in imports:
-                self._row(use.node, use.kind, use.name, self._used, use)
-        for read in self._sizes:
-            if read not in self._given:
-                node, code = self._form(read)
-                self._row(node, "sizes", read.id, self._with, code, _SIZES)
-        for node in ast.walk(self.tree):
-            if self._is_obstacle(node):
-                self._row(node, "other", "", _need, False, "what this may reach or bind cannot be followed")
-        for use in imports:
-            self._row(use.node, use.kind, use.name, self._imported, use)
+        forms = {"build": self._built, "call": self._called, "reference": self._referred}
+        for kind in forms:
+            for use in [use for use in uses if use.kind == kind]:
+                form = _need if use.name in changed else forms[kind]
+                about = (False, _CHANGED) if use.name in changed else (use, use.node)
+                self._row(use.node, kind, use.name, form, *about)
+        for name, function in self._sizes:
+            for place in self.source.places[name]:
+                if place not in self._clear and function in self.source.around(place):
+                    self._row(place, "sizes", name, self._sized, place, name)
+        for use in [use for use in uses if use.kind == "import"]:
+            self._row(use.node, "import", use.name, self._brought, use, use.node)
+        told = {row.site.line for row in self.rows if row.is_by_hand}
+        for place in [place for place in self._unclear() if getattr(place, "lineno", 0) not in told]:
+            self._row(place, "other", "", _need, False, _UNCLEAR)
         self.rows.sort(key=lambda row: row.site.line)
-        self.stays = ""  # why the file stays although every row is proven
-        self.stays = self._second_look() if self.is_proven else ""
+        if self.is_proven and not self.edits.are_safe():
+            self.stays = "its layout cannot be edited safely; put each use on a line of its own"
 
     @property
     def is_proven(self) -> bool:
         """Whether it can be moved."""
         return not self.stays and not any(row.is_by_hand for row in self.rows)
 
-    @property
-    def result(self) -> str:
-        """The file's text on the core."""
-        text, edits = self._encoded, self._edits
-        for node in sorted(edits, key=position, reverse=True):
-            start, end = self._span(node)
-            text = text[:start] + edits[node].encode() + text[end:]
-        return text.decode()
-
-    @property
-    def _edits(self) -> dict[ast.AST, str]:
-        return {row.node: row.core for row in self.rows if row.core != UNCHANGED and not row.is_by_hand}
-
-    def _span(self, node: ast.AST) -> tuple[int, int]:
-        """Where a node begins and ends in the encoded text."""
-        row, column, last_row, last_column = position(node)
-        return self._starts[row - 1] + column, self._starts[last_row - 1] + last_column
-
-    def _text(self, node: ast.AST) -> str:
-        start, end = self._span(node)
-        return self._encoded[start:end].decode(errors="replace")  # in an f-string ast may count otherwise
-
-    def _row(self, node: ast.AST, kind: str, name: str, question: Callable[..., str | None], *about: object) -> None:
+    def _row(self, node: ast.AST, kind: str, name: str, form: Callable[..., Any], *about: Any) -> None:
+        line: int = getattr(node, "lineno", 1)
+        site = Site(self.source.path, line, kind, name, self.source.lines[line])
         try:
-            core = question(*about) or UNCHANGED
+            self.rows.append(Row(site, form(*about) or UNCHANGED, is_by_hand=False))
         except _ByHandError as error:
-            core = f"{BY_HAND}{error}"
-        line: int = node.lineno  # type: ignore[attr-defined]
-        self.rows.append(Row(Site(self.source.path, line, kind, name, self.source.lines[line]), core, node))
+            self.rows.append(Row(site, f"{BY_HAND}{error}", is_by_hand=True))
 
-    def _with(self, code: str, advice: str = "") -> str:
-        """Code with names that nothing else in the file may bind. advice: for a place that there is no code for."""
-        _need(code, advice)
-        for name in re.findall(r"\b(?:list|sum|is_distributed)\b", code):
-            _need(not self._counts[name], f"{code}, but `{name}` means something else in this file: rename that first")
+    def _edit(self, node: ast.AST, code: str) -> str:
+        for name in re.findall(r"\b(list|sum|is_distributed)\(", code):
+            is_free = not any(map(_binds, self.source.places[name]))
+            _need(is_free, f"{code}, once `{name}` means nothing else in this file")
             self._asks = self._asks or name == "is_distributed"
+        self.edits.code[node] = code
         return code
 
-    def _used(self, use: Use) -> str:
-        node, adapter = use.node, self.adapter
-        _need(not use.through, f"import it from the copy, not through {use.through}")
-        match node, use.kind, use.name:
-            case ast.Call(), "call", name if use.owner or (name == "all_gather" and not adapter.has_module):
-                return self._called(node, use)
-            case ast.Call(), "build", "AllGather" if adapter.has_module:
-                return self._built(node)
-            case ast.Attribute(attr="is_distributed"), _, _ if use.owner and adapter.asks_when_built:
-                return self._with(_ASK)
-            case ast.Call(args=[], keywords=[]), _, "get_is_distributed" as name:
-                return self._with(_ASK) if self._text(node.func) == name else UNCHANGED
-        _need(not use.owner, "a gather that is passed on cannot be followed")
-        is_same = use.name in self._movable and use.name not in _GATHERS
-        _need(is_same, f"{use.name or 'the module'} is not the core's: import and call what the core has")
-        return UNCHANGED
+    # ------------------------------------------------------------------ the forms: code, or "" for what stays as it is
 
-    def _imported(self, use: Use) -> str:
-        node = use.node
-        _need(not use.through, f"import it from the copy, not through {use.through}")
-        is_plain = isinstance(node, ast.ImportFrom) and use.name != "*" and "" not in use.bound.values()
-        _need(is_plain, "import the names that you use, one by one")
-        _need(node in self.tree.body, "import it at the top of the file, without a condition")
-        for local, name in use.bound.items():
-            _need(name in self._movable, f"the core has no {name}; write what the core has, or use it in another file")
-            _need(self._counts[local] == 1, f"`{local}` is bound again in this file: rename one of the two")
-        names = re.sub(r"\bget_is_distributed\b", "is_distributed", self._text(node).partition("import")[2])
-        if "get_is_distributed" in use.bound:
-            return self._with(f"from {CORE} import{names}")
-        if self._asks and not any("get_is_distributed" in one.bound for one in self.uses):
-            self._asks = False  # the first import brings it
-            before, last, after = names.rpartition(self._text(node.names[-1]))  # type: ignore[union-attr]
+    def _built(self, use: Use, node: Any) -> str:
+        around: Any = self.source.parents[node]
+        targets: list[Any] = [around.target] if isinstance(around, ast.AnnAssign) else getattr(around, "targets", [])
+        method = self.source.parents.get(self.source.nearest(node, Scope))
+        _need(len(targets) == 1 and is_of_self(targets[0]) and isinstance(method, ast.ClassDef), _GATHER)
+        _need(use.name == "AllGather" and use.name in self._rewritten, _OTHER)
+        self.holders.add(targets[0].attr)
+        self._guarded.add(targets[0].attr)
+        self._clear |= {node.func, targets[0]}
+        return self._with(node, 0, _BUILD)
+
+    def _called(self, use: Use, node: Any) -> str:
+        self._clear.add(node.func)
+        if use.owner or (use.name == "all_gather" and use.name in self._rewritten):
+            self._unpack(node)
+            return self._with(node, 1, _CALL) if use.owner else self._with(node, 2, _CALL_OF_FUNCTION)
+        if use.name == "get_is_distributed" and not node.args and not node.keywords:
+            return self._edit(node, _ASK) if ast.unparse(node.func) == use.name else ""
+        _need(use.name in self.adapter.shared, _OTHER)
+        return ""
+
+    def _referred(self, use: Use, node: Any) -> str:
+        if use.owner:
+            _need(getattr(node, "attr", "") == "is_distributed" and self.adapter.asks_when_built, _GATHER)
+            self._clear |= {node, node.value}
+            return self._edit(node, _ASK)
+        is_annotation = use.name == "AllGather" and getattr(self.source.parents[node], "annotation", None) is node
+        _need(use.name in self.adapter.shared or (is_annotation and use.name in self._rewritten), _OTHER)
+        self._clear.add(node)
+        return ""
+
+    def _brought(self, use: Use, node: Any) -> str:
+        is_by_name = isinstance(node, ast.ImportFrom) and use.name != "*" and not use.through
+        _need(is_by_name and node in self.source.tree.body, _IMPORT)
+        _need({*use.bound.values()} <= self._rewritten | self.adapter.shared, _OTHER)
+        self._guarded |= use.bound.keys()
+        self._clear |= {*node.names}
+        names = re.sub(r"\bget_is_distributed\b", "is_distributed", self.edits.text(node).partition("import")[2])
+        if self._asks and "is_distributed" not in names:
+            before, last, after = names.rpartition(ast.unparse(node.names[-1]))
             names = f"{before}{last}, is_distributed{after}"
-        return f"from {CORE} import{names}"
+        self._asks = False  # this import brings it
+        return self._edit(node, f"from {CORE} import{names}")
 
-    # ------------------------------------------------------------------ gathers
-
-    def _arguments(self, node: ast.Call, fixed: int, form: str) -> tuple[str, str]:
-        """The sizes and the gradient that a call gives, behind its first arguments; by hand if it has another form."""
+    def _with(self, node: Any, fixed: int, form: str) -> str:
+        """A call with its sizes, and the gradient that its flag chooses, behind the first arguments."""
         texts = [ast.unparse(one) for one in (*node.args, *node.keywords)]
         found = re.fullmatch(form, ", ".join(texts[fixed:]))
-        if found is None or len(node.args) < fixed or any(text.startswith("*") for text in texts):
-            raise _ByHandError(_WRITE_OUT)
-        sizes = found.groupdict().get("sizes")
-        return "" if sizes in (None, "None") else sizes, "sum" if found["flag"] == "True" else "local"
+        if not found or len(node.args) < fixed or any(text.startswith("*") for text in texts):
+            raise _ByHandError(_ARGUMENTS if fixed else _GATHER)
+        rest = [*(node.args[fixed:] if fixed else ()), *(word for word in node.keywords if word.arg != "dim")]
+        given = [one.value if isinstance(one, ast.keyword) else one for one in rest][:1]
+        sizes, gradient = (found["sizes"] or "").removeprefix("None"), "sum" if found["flag"] == "True" else "local"
+        self._clear |= {*given}
+        if sizes and self.adapter.sizes_may_be_none:  # alone the original ignores them
+            sizes = f"{sizes} if {_ASK} else None"
+        if form is _CALL:
+            return self._edit(given[0], sizes) if " " in sizes else ""
+        new = f"sizes = {sizes}, grad = '{gradient}'" if sizes else f"grad = '{gradient}'"
+        is_dense = re.search(r"\(\w+=\w", self.source.text)
+        return self._edit(node, self.edits.with_argument(node, rest, new.replace(" = ", "=") if is_dense else new))
 
-    def _built(self, node: ast.Call) -> str:
-        _, gradient = self._arguments(node, 0, _BUILD)
+    def _unpack(self, node: Any) -> None:
         match self.source.parents[node]:
-            case ast.Assign(targets=[target]):
-                self._keep(target)
-            case around:
-                _need(isinstance(around, ast.Call) and around.func is node, _KEEP)
-        flags = [word for word in node.keywords if word.arg == "all_reduce_grads"]
-        return self._edited(node, flags, f"grad = '{gradient}'")
-
-    def _edited(self, node: ast.Call, old: Sequence[ast.AST], new: str) -> str:
-        """A call with an argument in the place of others, or after the last one."""
-        text, (begin, end) = self._text(node), self._span(node)
-        is_dense = re.search(r"\w=[^=\s]", text) or (" = " not in text and re.search(r"\(\w+=\w", self.source.text))
-        new = new.replace(" = ", "=") if is_dense else new
-        stop = max([self._span(one)[1] for one in [*node.args, *node.keywords]], default=end - 1)
-        if b")" in self._encoded[stop : end - 1]:  # the last argument is in parentheses
-            stop = end - 1
-        start = self._span(old[0])[0] if old else stop
-        comma = ", " if not old and (node.args or node.keywords) else ""
-        edited = self._encoded[begin:start] + f"{comma}{new}".encode() + self._encoded[stop:end]
-        return edited.decode(errors="replace")
-
-    def _keep(self, target: ast.expr) -> None:
-        """By hand, unless a gather can be followed from here to its calls."""
-        function, own = self.source.nearest(target, Scope), self.source.nearest(target, ast.ClassDef)
-        if isinstance(target, ast.Name) and isinstance(function, Function):
-            _need(_bindings(function)[target.id] == 1, f"`{target.id}` is bound again in this function")
-        elif is_of_self(target) and isinstance(own, ast.ClassDef) and function in own.body:
-            self.holders.setdefault(target.attr, set()).add(own.name)
-            kept = [one for one in ast.walk(own) if is_of_self(one) and one.attr == target.attr]
-            is_once = sum(not isinstance(one.ctx, ast.Load) for one in kept) == 1 and not _bindings(own)[target.attr]
-            _need(is_once, f"`self.{target.attr}` is bound again in this class")
-        else:
-            raise _ByHandError(_KEEP)
-
-    def _called(self, node: ast.Call, use: Use) -> str:
-        fixed, form = (1, _CALL) if use.owner else (2, _CALL_OF_FUNCTION)
-        sizes, gradient = self._arguments(node, fixed, form)
-        self._unpack(node)
-        rest = [*node.args[fixed:], *node.keywords]
-        given = next((one.value if isinstance(one, ast.keyword) else one for one in rest), node)
-        passed = sizes
-        if sizes and self.adapter.sizes_may_be_none:  # without other ranks the original ignores them
-            passed = self._with(f"{sizes} if {_ASK} else None")
-        self._given |= {given} if sizes else set()
-        if use.owner is None:
-            named = f"sizes = {passed}, " if sizes else ""
-            return self._edited(node, rest, f"{named}grad = '{gradient}'")
-        if passed != sizes:
-            self._row(given, "sizes", "", str, passed)
-        return UNCHANGED
-
-    def _unpack(self, node: ast.Call) -> None:
-        """By hand, unless it is known where the sizes go."""
-        function = self.source.nearest(node, Scope)
-        match self.source.parents[node]:
-            case ast.Subscript(slice=ast.Constant(value=0), ctx=ast.Load()):
-                pass
-            case ast.Assign(targets=[ast.Name(id=name)]) if self._fails_as_tensor(node, name, function):
+            case ast.Subscript(slice=ast.Constant(value=0)):
                 pass
             case ast.Assign(targets=[ast.Tuple(elts=[_, ast.Name(id="_")])]):
-                _need(not _reads(self.tree, "_"), "`_` is read in this file: give the sizes a name")
-            case ast.Assign(targets=[ast.Tuple(elts=[_, ast.Name(id=name)])]):
-                is_own = isinstance(function, Function) and _bindings(function)[name] == 1
-                _need(is_own, f"`{name}` has to be bound once, in a function: give the sizes a name of their own")
-                self._sizes += _reads(function, name)
+                _need(not any(map(_is_read, self.source.places["_"])), "x, sizes = …: `_` is read in this file")
+            case ast.Assign(targets=[ast.Tuple(elts=[_, ast.Name(id=name) as target])]):
+                function = self.source.nearest(node, Scope)
+                _need(isinstance(function, Function), _UNPACK)
+                self._clear.add(target)
+                self._sizes.add((name, function))
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                _need(fails_as_tensor(self.source, node, name), _UNPACK)
             case _:
-                raise _ByHandError("unpack it at once: `x, sizes = …`")
+                raise _ByHandError(_UNPACK)
 
-    def _fails_as_tensor(self, node: ast.Call, name: str, function: ast.AST) -> bool:
-        """Whether `x = all_gather(x, 0, None)` is used later only where a pair raises, whatever is in it."""
-        is_loop = any(isinstance(one, ast.For | ast.AsyncFor | ast.While) for one in self.source.around(node))
-        is_shared = any(isinstance(one, ast.Global | ast.Nonlocal) for one in ast.walk(function))
-        reads = _reads(function, name)
-        is_here = isinstance(function, Function) and all(self.source.nearest(one, Scope) is function for one in reads)
-        later = [self.source.parents[one] for one in reads if position(one) > position(node)[2:]]
-        is_torchs = imported_names(self.tree).get("einsum") == "torch.einsum" and self._counts["einsum"] == 1
-        is_einsum = is_torchs and not self._counts["map"]
-        others = [one for one in later if not (isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult))]
-        is_raised = all(is_einsum and _EINSUM.fullmatch(ast.unparse(self.source.parents[one])) for one in others)
-        return is_here and not is_loop and not is_shared and bool(later) and is_raised
-
-    # ------------------------------------------------------------------ sizes, and what no form covers
-
-    def _form(self, read: ast.Name) -> tuple[ast.AST, str]:
-        """What is done with sizes, and the code for it; no code where that is not proven."""
-        name = read.id
-        functions = [ast.unparse(one) for one in self.tree.body if isinstance(one, ast.FunctionDef)]
-        checks = [found[1] for found in map(_NONE_CHECK.fullmatch, functions) if found and self._counts[found[1]] == 1]
-        asks = {f"{name} is None": f"not {_ASK}", f"{name} is not None": _ASK}
-        asks |= {f"{check}({name})": _ASK for check in checks}
+    def _sized(self, place: ast.AST, name: str) -> str:
+        """What is done with sizes, in the core."""
         forms = {f"{name}.tolist()": f"list({name})", f"{name}.sum().item()": f"sum({name})"}
-        forms |= asks if self.adapter.sizes_may_be_none else dict.fromkeys(asks, UNCHANGED)
-        for around in [*self.source.around(read)][:4]:
-            if isinstance(around, ast.expr) and ast.unparse(around) in forms:
-                return around, forms[ast.unparse(around)]
-        return read, ""
+        asks = {f"{name} is None": f"not {_ASK}", f"{name} is not None": _ASK}
+        for node in self.source.tree.body:
+            if isinstance(node, ast.FunctionDef) and len(node.body) < 3 and _NONE_CHECK.fullmatch(ast.unparse(node)):
+                is_other = sum(map(_binds, self.source.places[node.name])) > 1
+                asks |= {} if is_other else {f"{node.name}({name})": _ASK}
+        forms |= asks if self.adapter.sizes_may_be_none else dict.fromkeys(asks, "")
+        for around in [*self.source.around(place)][:4]:
+            text = ast.unparse(around) if isinstance(around, ast.expr) and _is_read(place) else ""
+            if text in forms:
+                return self._edit(around, forms[text]) if forms[text] else ""
+        raise _ByHandError(_SIZES)
 
-    def _is_obstacle(self, node: ast.AST) -> bool:
-        """Whether a place may reach a gather, or bind a name, without spelling it as a use does."""
-        is_used = any(use.node is node for use in self.uses)
-        names = {name for use in self.uses for name in use.bound} | set(self.holders) | LACKING
-        match node:
-            case ast.ImportFrom(names=[ast.alias(name="*")]):
-                return not is_used
-            case ast.Name(id=name) if name in _REFLECTION:
-                return True
-            case ast.Constant(value=str(text)):  # `getattr(self, "gather")`
-                return text.rpartition(".")[2] in names
-            case ast.Attribute(attr="is_distributed"):
-                return self.adapter.asks_when_built and not is_used
-            case ast.Attribute(attr=name):
-                return name in _WALKS and bool(self.holders)
-            case ast.arg(arg="self") | ast.Name(id="self", ctx=ast.Store()) if self.holders:
-                around = self.source.parents.get(self.source.nearest(node, Scope))
-                return not (isinstance(node, ast.arg) and isinstance(around, ast.ClassDef))
-        return False
-
-    def _second_look(self) -> str:
-        """The result, looked at by other means: why it is not what was planned; empty if it is."""
-        edits = self._edits
-        if any(one in edits for node in edits for one in self.source.around(node)):
-            return "one line needs two changes, one inside the other; split it into two statements"
-        try:
-            found = ast.dump(ast.parse(self.result))
-            is_read = all(ast.dump(_parsed(self._text(node))) == ast.dump(node) for node in edits)
-            is_written = all(ast.dump(_parsed(text)) in found for text in edits.values())
-            missing = undefined_names(self.result) - undefined_names(self.source.text)
-        except (SyntaxError, ValueError, RecursionError):
-            return _LAYOUT
-        return "" if is_read and is_written and not missing else _LAYOUT
-
-
-def _parsed(text: str) -> ast.AST:
-    """The statement or expression that a text is."""
-    statement = ast.parse(text).body[0]
-    return statement.value if isinstance(statement, ast.Expr) else statement
+    def _unclear(self) -> Iterator[ast.AST]:
+        """Places that may bind or reach something that is moved, in a way that is not followed."""
+        kinds: dict[str, Any] = dict.fromkeys(_REFLECTION, ast.Name) | {"*": ast.alias}
+        kinds |= dict.fromkeys(_WALKS if self.holders else (), ast.Attribute)
+        kinds |= {"all_reduce_grads": ast.Attribute | ast.Constant} if self.adapter.has_module else {}
+        kinds |= {"is_distributed": ast.Attribute | ast.Constant} if self.adapter.asks_when_built else {}
+        for name, kind in (kinds | dict.fromkeys(self._guarded, ast.AST)).items():
+            yield from (
+                place for place in self.source.places[name] if isinstance(place, kind) and place not in self._clear
+            )
+        for place in self.source.places["self"] if self.holders else ():  # is it an object of the class?
+            method = self.source.nearest(place, Scope)
+            is_first = isinstance(place, ast.arg) and isinstance(self.source.parents.get(method), ast.ClassDef)
+            if not is_first and not _is_read(place):
+                yield place

@@ -14,7 +14,7 @@ from ..errors import RefusalError, ToolError
 from ..repo.files import read, write_atomically
 from ..terminal import REPO, as_html, print_table
 from ..vendor.state import GOOD
-from .stages import CORE_STAGE, NO_COPY, ORIGINAL, STAGES, NotMovableError, Project, files_on_core, look_at
+from .stages import CORE_STAGE, NO_COPY, ORIGINAL, PACKAGE, STAGES, NotMovableError, Project, look_at
 
 _COLOURS = ("green", "yellow", "red")
 
@@ -87,7 +87,7 @@ def _told(project: Project) -> tuple[str, str, int]:
         is_exact = finding is not None and finding.kind == "exact"
         like = f", {finding.similarity} % like the original" if finding and finding.similarity else ""
         return "original" if is_exact else f"original, edited{like}", following, 1
-    on_core, left = files_on_core(project)
+    on_core, left = project.files_on_core() if project.stage == PACKAGE else (0, 0)
     if on_core:
         every = on_core + left
         following = f"{on_core} of {every} files are on the core; `adapters plan REPO` says what the others need"

@@ -4,6 +4,7 @@
 import errno
 import os
 import stat
+from difflib import SequenceMatcher
 from pathlib import Path
 from secrets import token_hex
 
@@ -60,8 +61,8 @@ def read(path: Path) -> bytes | None:
     return content
 
 
-def write_atomically(path: Path, content: bytes | None, expected: bytes | None, scratch: Path | None = None) -> None:
-    """Replace a file in one step, keeping its permissions; make it where there is none. Without content, remove it.
+def write_atomically(path: Path, content: bytes, expected: bytes | None, scratch: Path | None = None) -> None:
+    """Replace a file in one step, keeping its permissions; make it where there is none.
 
     expected: what the file held when the change was shown, None for no file. RefusalError if it holds something
     else by now: somebody saved it in between.
@@ -73,7 +74,7 @@ def write_atomically(path: Path, content: bytes | None, expected: bytes | None, 
             for left in folder.glob(_TEMPORARY.format("*")):  # by a run that was interrupted
                 left.unlink(missing_ok=True)
             with temporary.open("xb") as stream:
-                stream.write(content or b"")
+                stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
             if path.exists():
@@ -81,10 +82,7 @@ def write_atomically(path: Path, content: bytes | None, expected: bytes | None, 
             if read(path) != expected:  # the last step before the replacement
                 msg = f"{path} was changed while this ran, and is left as it is; run this again"
                 raise RefusalError(msg)
-            if content is None:
-                path.unlink()
-            else:
-                temporary.replace(path)
+            temporary.replace(path)
             break
         except OSError as error:
             if error.errno != errno.EXDEV or folder == path.parent:
@@ -104,6 +102,23 @@ def with_lf(content: bytes) -> bytes:
 
 
 def like(content: bytes, model: bytes | None) -> bytes:
-    """LF content with the line ends that another version of the file has, by majority."""
-    crlf = model is not None and 2 * model.count(b"\r\n") > model.count(b"\n")
-    return content.replace(b"\n", b"\r\n") if crlf else content
+    """LF content with the line ends that another version of the file has: a new line has those of most lines."""
+    if model is None or b"\r\n" not in model:
+        return content
+    is_crlf = 2 * model.count(b"\r\n") > model.count(b"\n")
+    if model.count(b"\r\n") == model.count(b"\n"):
+        return content.replace(b"\n", b"\r\n")
+    old, new = _lines(model), _lines(content)
+    matcher = SequenceMatcher(None, [with_lf(line) for line in old], new)
+    lines: list[bytes] = []
+    for how, old_start, old_end, new_start, new_end in matcher.get_opcodes():
+        if how == "equal":
+            lines += old[old_start:old_end]
+        else:
+            lines += [line.replace(b"\n", b"\r\n") if is_crlf else line for line in new[new_start:new_end]]
+    return b"".join(lines)
+
+
+def _lines(content: bytes) -> list[bytes]:
+    """Lines with their ends; a lone carriage return ends none."""
+    return [line + b"\n" for line in content.split(b"\n")[:-1]] + content.split(b"\n")[-1:]

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: MIT
 """What git is asked. No other module starts a program, and nothing that lies in a repository runs.
 
-git gets a directory, an environment and flags that leave the repository no say: no hook, filter, monitor, pager,
-signature program or network. The user's own configuration counts, `safe.directory` above all. Only commands that
-read are used, and what git cannot answer is a RefusalError, never "not there".
+Only commands that read are used, and of these only plumbing: it runs no hook, filter, textconv, pager or program for
+signatures, whatever a repository configures. Flags and environment stop what is left: a monitor of the file system,
+another object in the place of one, names of files that git would take for patterns, and a remote that is asked for a
+missing object. tests/tools has an attack for each. The user's own configuration counts, `safe.directory` above all.
+What git cannot answer is a RefusalError, never "not there".
 """
 
 import os
-import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,21 +20,17 @@ from pathlib import Path
 from ..errors import RefusalError
 from .files import LARGEST, with_lf
 
-_SETTINGS = (
-    "safe.bareRepository=explicit",
-    "core.fsmonitor=false",
-    f"core.hooksPath={os.devnull}",
-    "merge.conflictStyle=merge",
-)
-_FLAGS = ("--no-pager", "--literal-pathspecs", *(word for one in _SETTINGS for word in ("-c", one)))
+_FLAGS = ("-c", "core.fsmonitor=false", "--literal-pathspecs", "--no-replace-objects")
+# of git's variables, those by which users say where their own configuration is; a hook sets others
 _USERS_OWN = frozenset({"GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"})
-_SET = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+_SET = {"GIT_ALLOW_PROTOCOL": "none"}  # missing objects are not fetched: a remote may be a command
 _SECONDS = 300  # for one answer
 _VERSIONS = 1000  # of a file, that are looked at
 # a file or folder in the git directory -> what is under way while it is there
 _UNDER_WAY = {
     "MERGE_HEAD": "merge",
     "rebase-merge": "rebase",
+    "rebase-apply/applying": "am",
     "rebase-apply": "rebase",
     "CHERRY_PICK_HEAD": "cherry-pick",
     "REVERT_HEAD": "revert",
@@ -54,10 +52,10 @@ class Checkout:
         root = next((one for one in (folder, *folder.parents) if os.path.lexists(one / ".git")), None)
         if root is None:
             return None
-        # by discovery: this way git itself checks who owns the repository
+        # git finds the repository itself, here and later: this way it checks who owns it
         answer = os.fsdecode(_run(root, "rev-parse", "--absolute-git-dir", "--show-toplevel").stdout)
         git_dir, is_here, _ = answer.rpartition(f"\n{root.as_posix()}\n")
-        if not is_here:
+        if not is_here or Path(git_dir) == root:  # files of a bare repository may lie in the folder
             msg = f"{root / '.git'} is not a git repository; git finds {' for '.join(answer.splitlines())} instead"
             raise RefusalError(msg)
         return cls(root, Path(git_dir))
@@ -82,6 +80,13 @@ class Checkout:
         ids = self._in_head(path)
         return self.blob(ids[0]) if ids else None
 
+    def replaced(self, path: Path) -> str:
+        """The id of a file's content in HEAD, if git would give another one in its place; else empty."""
+        for name in self._in_head(path):
+            if self._ask("rev-parse", "--verify", "--quiet", f"refs/replace/{name}", allowed=(0, 1)):
+                return name
+        return ""
+
     def is_staged(self, path: Path) -> bool:
         """Whether the index has another version of a file than HEAD."""
         return [entry.split()[2].decode() for entry, _ in self._index(path)] != self._in_head(path)
@@ -99,18 +104,35 @@ class Checkout:
         pairs = zip(words[1::3], words[2::3], strict=True)
         return next((f"{name}={value}" for name, value in pairs if value not in ("unspecified", "unset")), "")
 
+    def hidden_change(self, path: Path) -> str:
+        """The mark that makes git pass over changes of a file: "skip-worktree", "assume-unchanged" or ""."""
+        for facts, _ in self._index(path):
+            tag = facts[:1]
+            if tag in b"Ss":
+                return "skip-worktree"
+            if tag.islower():
+                return "assume-unchanged"
+        return ""
+
     def listed(self, folder: Path) -> dict[str, tuple[str, bool]]:
         """The index below a folder: each path there, with its id and whether a sparse checkout leaves it out."""
-        found = ((entry.split(), self.root / name) for entry, name in self._index(folder))
-        return {path.relative_to(folder).as_posix(): (entry[2].decode(), entry[0] == b"S") for entry, path in found}
+        paths = {}
+        for facts, name in self._index(folder):
+            tag, _, name_of_blob, _ = facts.split()
+            paths[(self.root / name).relative_to(folder).as_posix()] = (name_of_blob.decode(), tag in b"Ss")
+        return paths
 
     def blobs_with(self, text: str) -> Iterator[bytes]:
         """Every version of a file, on any branch, that brought or took away a text; the newest first."""
-        log = ("log", "--all", "--raw", "--no-abbrev", "--no-renames", "--no-textconv", "--no-ext-diff")
-        lines = self._ask(*log, "--no-show-signature", "--format=", "-S", text).splitlines()
-        # the version after, and the one before
-        ids = dict.fromkeys(name.decode() for line in lines for name in line.split()[3:1:-1] if name.strip(b"0"))
-        return map(self.blob, islice(ids, _VERSIONS))
+        commits = self._ask("rev-list", "--all")
+        answer = self._ask("diff-tree", "--stdin", "--no-commit-id", "--root", "-r", "-m", "-S", text, given=commits)
+        names: dict[str, None] = {}
+        for line in answer.splitlines():
+            _, _, before, after, _ = line.split(maxsplit=4)
+            for name in (after, before):
+                if name.strip(b"0"):
+                    names[name.decode()] = None
+        return map(self.blob, islice(names, _VERSIONS))
 
     def blob(self, name: str) -> bytes:
         """A version of a file, by its id."""
@@ -127,14 +149,13 @@ class Checkout:
     def _index(self, *paths: Path) -> list[tuple[bytes, str]]:
         """What the index has at and below some paths: flag, mode, id and stage, and the path in the tree."""
         names = [self._relative(path) for path in paths]
-        return _entries(self._ask("ls-files", "-z", "-t", "--stage", "--", *names)) if names else []
+        return _entries(self._ask("ls-files", "-z", "-v", "--stage", "--", *names)) if names else []
 
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
-    def _ask(self, *arguments: str, allowed: Container[int] = (0,)) -> bytes:
-        where = (f"--git-dir={self.git_dir}", f"--work-tree={self.root}")
-        return _run(self.root, *where, *arguments, allowed=allowed).stdout
+    def _ask(self, *arguments: str, allowed: Container[int] = (0,), given: bytes = b"") -> bytes:
+        return _run(self.root, *arguments, allowed=allowed, given=given).stdout
 
 
 def revision_of(tree: Path, files: Iterable[Path]) -> str:
@@ -162,20 +183,35 @@ def _entries(answer: bytes) -> list[tuple[bytes, str]]:
     return [(facts, os.fsdecode(name)) for facts, _, name in split]
 
 
-def _run(folder: Path, *arguments: str, allowed: Container[int] = (0,)) -> subprocess.CompletedProcess[bytes]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _USERS_OWN}
-    places = os.pathsep.join(place for place in os.get_exec_path() if Path(place).is_absolute())  # never the repository
-    environment = {**own, **_SET, "PATH": places, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
-    command = [shutil.which("git", path=places) or "", *_FLAGS, *arguments]
+def _program(folder: Path) -> str:
+    """The full path of git, from the user's PATH, but not from the folder that is looked at."""
+    name = "git.exe" if sys.platform == "win32" else "git"
+    for place in os.get_exec_path():
+        program = Path(place, name)
+        is_foreign = not program.is_absolute() or program.is_relative_to(folder)
+        if not is_foreign and program.is_file() and os.access(program, os.X_OK):
+            return str(program)
+    raise RefusalError("this needs git, which is not installed; install it and run this again")
+
+
+def _run(
+    folder: Path, *arguments: str, allowed: Container[int] = (0,), given: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    environment = dict(_SET)
+    for name, value in os.environ.items():
+        if not name.startswith("GIT_") or name in _USERS_OWN:
+            environment[name] = value
+    command = [_program(folder), *_FLAGS, *arguments]
     try:
         answer = subprocess.run(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS
+            command, cwd=folder, env=environment, input=given, capture_output=True, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired as error:
         msg = f"git did not answer within {_SECONDS} seconds, in {folder}"
         raise RefusalError(msg) from error
     except OSError as error:
-        raise RefusalError("this needs git, which is not installed; install it and run this again") from error
+        msg = f"git could not be started in {folder}: {error.strerror}"
+        raise RefusalError(msg) from error
     if answer.returncode not in allowed:
         said = answer.stderr.decode(errors="replace").strip()
         msg = f"git could not read {folder}: {said or f'it ended with exit code {answer.returncode}'}"

@@ -16,6 +16,7 @@ import io
 import os
 import tokenize
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,6 +71,17 @@ class Source:
     def parents(self) -> dict[ast.AST, ast.AST]:
         """The node around each node."""
         return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+
+    @cached_property
+    def places(self) -> dict[str, list[ast.AST]]:
+        """The nodes that spell each name: read, bind, import or mention it, in a string too (`getattr(x, "name")`)."""
+        found: dict[str, list[ast.AST]] = defaultdict(list)
+        for node in ast.walk(self.tree):
+            for field, value in ast.iter_fields(node):
+                for one in value if isinstance(value, list) else [value]:
+                    if isinstance(one, str) and field != "module" and not isinstance(node, ast.keyword):
+                        found[one.rpartition(".")[2]].append(node)
+        return found
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes that a node stands in, from the inside out."""

@@ -13,11 +13,19 @@ Nothing is imported or run. Not followed are `getattr`, strings, and objects tha
 
 import ast
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
 from .tree import Scope, Source, Tree
+
+_STAR = "import *"
+_LOOKS = 9  # at every file: names that are handed on under other names are followed for so long
+Progress = Callable[[int, int], None]  # told how many files are done, and how many there are
+
+
+def _silent(done: int, total: int) -> None:
+    pass
 
 
 class Site(NamedTuple):
@@ -34,6 +42,7 @@ class Site(NamedTuple):
 class Use:
     """One place where a tree imports or uses the copy.
 
+    copy:  its path
     kind:  "import"     one statement, however many names it brings
            "build"      an object made from a class: `AllGather(dim = 1)`
            "call"       of a function, of a class's `apply`, or of an object that was built
@@ -45,6 +54,7 @@ class Use:
     through: the module that hands the name on, "" where it comes from the copy itself
     """
 
+    copy: str
     source: Source
     node: ast.Import | ast.ImportFrom | ast.expr
     kind: str
@@ -59,33 +69,84 @@ class Use:
         return Site(self.source.path, self.node.lineno, self.kind, self.name, self.source.lines[self.node.lineno])
 
 
-def find_uses(tree: Tree, copy: str, names: Collection[str]) -> list[Use]:
-    """Every use of a copy outside of its own file, in order of file and line.
+def find_uses(tree: Tree, copy: str, names: Collection[str], progress: Progress = _silent) -> list[Use]:
+    """Every use of one copy; see `find_uses_of_each`."""
+    return find_uses_of_each(tree, {copy: names}, progress)
 
-    copy:  its path in the tree; it need not exist any more.
-    names: what the copy defines: what a star import brings.
 
-    A file that may use the copy and cannot be read is in `tree.unread`.
+def find_uses_of_each(tree: Tree, copies: Mapping[str, Collection[str]], progress: Progress = _silent) -> list[Use]:
+    """Every use of some copies outside of their own files, in order of file and line.
+
+    copies: the path of each in the tree, where it need not exist any more; and what it defines, which a star imports.
+
+    A file that may use a copy and cannot be read is in `tree.unread`.
     """
-    paths = _Paths(tree, copy, names)
-    words = {module_path(copy).rpartition("/")[2], *(names if copy.endswith("__init__.py") else ())}
-    uses: dict[str, list[Use]] = {}  # files without any are not kept in memory
-    while words:  # once for the copy, and again for names that were found to be handed on
-        before = set(paths.known)
-        for path in tree.files:
-            content = b"" if path == copy else tree.content(path) or b""
-            is_likely = b"import *" in content or any(os.fsencode(word) in content for word in words)
-            source = tree.source(path) if is_likely else None
-            found = _File(source, paths).uses() if source else []
-            try:
-                if source and found:
-                    ast.unparse(source.tree)  # as those who look at uses do with parts of it
-                    uses[path] = found
-            except RecursionError:
-                tree.give_up(path, "nested too deeply")
-        words = {path.rpartition("/")[2] for path in paths.known.keys() - before}
+    paths = _Paths(tree, copies)
+    mentioning = _Mentioning(tree, progress)
+    uses: dict[str, list[Use]] = {}
+    importing: dict[str, set[str]] = {}  # files, by what they import
+    mentioning.look_for({path.rpartition("/")[2] for path in paths.known} | {_STAR})
+    waiting = mentioning.files(_STAR)
+    for copy, names in copies.items():
+        for word in (module_path(copy).rpartition("/")[2], *(names if copy.endswith("__init__.py") else ())):
+            waiting |= mentioning.files(word)
+    while waiting:
+        start = len(paths.added)
+        for path in sorted(waiting):
+            uses[path] = _uses_in(tree, path, paths, importing)
+        waiting = set()
+        handed_on = paths.added[start:]
+        mentioning.look_for({path.rpartition("/")[2] for path in handed_on})
+        for path in handed_on:
+            waiting |= mentioning.files(path.rpartition("/")[2]) - uses.keys()
+            for parent in _above(path):
+                waiting |= importing.get(parent, set())
     every = [use for some in uses.values() for use in some]
     return sorted(every, key=lambda use: (use.source.path, *position(use.node)))
+
+
+class _Mentioning:
+    """The files of a tree in which a word stands. A look at them is for several words: reading is what takes time."""
+
+    def __init__(self, tree: Tree, progress: Progress) -> None:
+        self.tree, self.progress = tree, progress
+        self._files: dict[str, set[str]] = {}  # by word
+        self._looks = 0
+
+    def look_for(self, words: Collection[str]) -> None:
+        """Find the files for words that are new."""
+        new = {word: os.fsencode(word) for word in words if word not in self._files}
+        if not new or self._looks == _LOOKS:
+            return
+        self._looks += 1
+        self._files |= {word: set() for word in new}
+        for done, path in enumerate(self.tree.files):
+            self.progress(done, len(self.tree.files))
+            content = self.tree.content(path) or b""
+            for word, encoded in new.items():
+                if encoded in content:
+                    self._files[word].add(path)
+
+    def files(self, word: str) -> set[str]:
+        """Those of a word that was looked for."""
+        return set(self._files.get(word, ()))
+
+
+def _uses_in(tree: Tree, path: str, paths: "_Paths", importing: dict[str, set[str]]) -> list[Use]:
+    source = None if path in paths.copies else tree.source(path)
+    if source is None:
+        return []
+    file = _File(source, paths)
+    try:
+        uses = file.uses()
+        if uses:
+            ast.unparse(source.tree)  # as those who look at uses do with parts of it
+    except RecursionError:
+        tree.give_up(path, "nested too deeply")
+        return []
+    for imported in file.imported:
+        importing.setdefault(imported, set()).add(path)
+    return uses
 
 
 def module_path(path: str) -> str:
@@ -108,60 +169,119 @@ def _join(*parts: str) -> str:
     return "/".join(part for part in parts if part)
 
 
-class _Paths:
-    """What an import leads to, as a path in the tree (`package/module/name`), and which paths mean the copy's names."""
+def _above(path: str) -> Iterator[str]:
+    """A path, and each folder above it."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
 
-    def __init__(self, tree: Tree, copy: str, names: Collection[str]) -> None:
-        self.copy = module_path(copy)
-        self.known = {self.copy: "", **{_join(self.copy, name): name for name in names}}  # "" for the module itself
-        parts = [one.split("/") for one in {self.copy, *map(module_path, tree.files)}]
-        self._modules = {"/".join(one[:end]) for one in parts for end in range(1, len(one) + 1)}
+
+class _Meaning(NamedTuple):
+    """What a path means: a copy, its name for it, with attributes behind it, and the module that hands it on."""
+
+    copy: str
+    name: str  # "" for the copy's module
+    through: str = ""
+
+
+class _Paths:
+    """What an import leads to, as a path in the tree (`package/module/name`), and which paths mean a copy's names."""
+
+    def __init__(self, tree: Tree, copies: Mapping[str, Collection[str]]) -> None:
+        self.copies = copies
+        self.known: dict[str, tuple[str, str]] = {}  # path -> the copy, and its name there, "" for its module
+        self.added: list[str] = []  # of these, the names that other modules hand on
+        self._inside: dict[str, set[str]] = {}  # module -> names of known paths
+        self._leading: set[str] = set()  # to known paths
+        for copy, names in copies.items():
+            module = module_path(copy)
+            self._know(module, copy, "")
+            for name in names:
+                self._know(_join(module, name), copy, name)
+        self._modules: set[str] = set()
+        for path in (*tree.files, *copies):
+            self._modules |= {*_above(module_path(path))}
         self._packages = {path.rpartition("/")[0] for path in tree.files if path.endswith("__init__.py")}
-        self._home = self.copy.rpartition("/")[0]  # the folder above the copy's outermost package
-        while self._home and self._home in self._packages:
-            self._home = self._home.rpartition("/")[0]
+        self._homes = {self._home(copy) for copy in copies}
+
+    def _know(self, path: str, copy: str, name: str) -> None:
+        self.known[path] = (copy, name)
+        parent, _, last = path.rpartition("/")
+        self._inside.setdefault(parent, set()).add(last)
+        self._leading |= {*_above(parent)}
+
+    def hand_on(self, module: str, local: str, meaning: _Meaning) -> None:
+        """Note that a module has a name of a copy, by whatever name."""
+        path = _join(module, local)
+        if path not in self.known:
+            self._know(path, meaning.copy, meaning.name)
+            self.added.append(path)
+
+    def leads_on(self, path: str) -> bool:
+        """Whether a known path begins so."""
+        return path in self._leading
+
+    def _home(self, copy: str) -> str:
+        """The folder above a copy's outermost package."""
+        home = module_path(copy).rpartition("/")[0]
+        while home and home in self._packages:
+            home = home.rpartition("/")[0]
+        return home
 
     def find(self, file: str, dotted: str, level: int = 0) -> str:
         """The module that an import in a file names; "" for what lies outside of the tree."""
         path = dotted.replace(".", "/")
         folders = file.split("/")[:-1]
         if level:
-            return _join(*folders[: len(folders) - level + 1], path) if level <= len(folders) + 1 else ""
+            is_inside = level <= len(folders) + 1
+            return _join(*folders[: len(folders) - level + 1], path) if is_inside else ""
         # the nearest folder that has it: a tree may hold several checkouts of one project, and each imports its own
         above = ["/".join(folders[:end]) for end in range(len(folders), -1, -1)]
-        outside_packages = [place for one in above if one not in self._packages for place in (one, _join(one, "src"))]
-        for base in [*outside_packages, self._home, *above]:  # a script in a package finds what lies beside it
-            if _join(base, path.partition("/")[0]) in self._modules:
-                return _join(base, path)
+        places = []
+        for folder in above:
+            if folder not in self._packages:
+                places += [folder, _join(folder, "src")]
+        first = path.partition("/")[0]
+        for place in (*places, *sorted(self._homes), *above):  # a script in a package finds what lies beside it
+            if _join(place, first) in self._modules:
+                return _join(place, path)
         return ""
 
     def imported(self, file: str, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str, str]]:
         """What an import makes known: a name, the path of that name, and the path of what is imported."""
-        if isinstance(node, ast.Import):  # `import package.module` makes `package` known
+        if isinstance(node, ast.Import):
             for alias in node.names:
-                path, first = self.find(file, alias.name), alias.name.partition(".")[0]
-                yield (alias.asname, path, path) if alias.asname else (first, self.find(file, first), path)
+                path = self.find(file, alias.name)
+                if alias.asname:
+                    yield alias.asname, path, path
+                else:  # `import package.module` makes `package` known
+                    first = alias.name.partition(".")[0]
+                    yield first, self.find(file, first), path
             return
         module = self.find(file, node.module or "", node.level)
-        every = [path.rpartition("/") for path in self.known if path != self.copy]
-        for alias in node.names if module or node.level else ():
-            star = [name for parent, _, name in every if parent == module]
-            for name in star if alias.name == "*" else [alias.name]:
+        if not module and not node.level:
+            return
+        for alias in node.names:
+            names: Iterable[str] = [alias.name]
+            if alias.name == "*":
+                names = sorted(self._inside.get(module, ()))
+            for name in names:
                 yield alias.asname or name, _join(module, name), _join(module, name)
 
-    def meaning(self, path: str) -> tuple[str, str] | None:
-        """The copy's name for a path, with attributes behind it, and the module that hands it on, if one does.
-
-        The name of the copy's module is "". None for whatever has nothing to do with the copy.
-        """
-        parts = path.split("/")
-        ends = (end for end in range(len(parts), 0, -1) if "/".join(parts[:end]) in self.known)
-        end = next(ends, 0)
-        known, beside = "/".join(parts[:end]), "/".join(parts[: end + 1])
-        if not end or (known == self.copy != beside and beside in self._modules):  # a module beside the `__init__`
+    def meaning(self, path: str) -> _Meaning | None:
+        """What a path means; None for whatever has nothing to do with a copy."""
+        known = path
+        while known and known not in self.known:
+            known = known.rpartition("/")[0]
+        if not known:
             return None
-        is_direct = f"{known}/".startswith(f"{self.copy}/")
-        return _join(self.known[known], *parts[end:]), "" if is_direct else "/".join(parts[: end - 1])
+        copy, name = self.known[known]
+        rest = path[len(known) + 1 :]
+        module = module_path(copy)
+        if known == module and rest and _join(module, rest.partition("/")[0]) in self._modules:
+            return None  # a module beside the `__init__`
+        is_direct = known == module or known.rpartition("/")[0] == module
+        return _Meaning(copy, _join(name, rest), "" if is_direct else known.rpartition("/")[0])
 
 
 class _File:
@@ -169,33 +289,47 @@ class _File:
 
     def __init__(self, source: Source, paths: _Paths) -> None:
         self.source, self.paths = source, paths
+        self.imported: set[str] = set()  # the paths of what it imports, and the modules that these are in
         self.spelled: dict[str, str] = {}  # names as they are written here, and the path of each
         self.built: dict[tuple[ast.AST, str], ast.Call] = {}  # by scope and name, by class and `self.name`
 
     def uses(self) -> list[Use]:
         """Every use, in no particular order."""
-        imports = [use for node in self.source.imports for use in self._import(node)]
-        nodes = list(ast.walk(self.source.tree)) if self.spelled else []
+        found: list[Use] = []
+        for statement in self.source.imports:
+            found += self._import(statement)
+        if not self.spelled:
+            return found
+        nodes = [node for node in ast.walk(self.source.tree) if isinstance(node, ast.expr)]
         for node in nodes:
             if isinstance(node, ast.Call) and self._class_built(node):
                 self._follow_object(node)
-        return imports + [use for node in nodes for use in self._use(node)]
+        for node in nodes:
+            found += self._use(node)
+        return found
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> Iterator[Use]:
-        bound, through = {}, ""
+        meanings: dict[str, _Meaning] = {}
+        if isinstance(node, ast.ImportFrom):
+            self.imported.add(self.paths.find(self.source.path, node.module or "", node.level))
         for local, path, imported in self.paths.imported(self.source.path, node):
-            found = self.paths.meaning(imported)
-            if found is not None:
-                bound[local], through = found
-            if found is not None or any(known.startswith(f"{path}/") for known in self.paths.known):
+            self.imported.add(imported)
+            meaning = self.paths.meaning(imported)
+            if meaning is not None:
+                meanings[local] = meaning
+            if meaning is not None or self.paths.leads_on(path):
                 self.spelled[local] = path
         here = module_path(self.source.path)
-        self.paths.known |= {_join(here, local): name for local, name in bound.items()}
-        if bound:
+        for local, meaning in meanings.items():
+            self.paths.hand_on(here, local, meaning)
+        for copy in dict.fromkeys(meaning.copy for meaning in meanings.values()):
+            own = {local: meaning for local, meaning in meanings.items() if meaning.copy == copy}
+            bound = {local: meaning.name for local, meaning in own.items()}
             name = "*" if node.names[0].name == "*" else ", ".join(dict.fromkeys(bound.values()))
-            yield Use(self.source, node, "import", name, bound=bound, through=through)
+            through = [meaning.through for meaning in own.values()][-1]
+            yield Use(copy, self.source, node, "import", name, bound=bound, through=through)
 
-    def _meaning(self, node: ast.AST) -> tuple[str, str] | None:
+    def _meaning(self, node: ast.AST) -> _Meaning | None:
         """What a name, with the attributes behind it, means."""
         attributes: list[str] = []
         while isinstance(node, ast.Attribute):
@@ -205,45 +339,59 @@ class _File:
         return None if path is None else self.paths.meaning(_join(path, *reversed(attributes)))
 
     def _class_built(self, node: ast.Call) -> str:
-        name, _ = self._meaning(node.func) or ("", "")
-        return name if name[:1].isupper() and "/" not in name else ""
+        """The class of a copy that a call builds an object of."""
+        meaning = self._meaning(node.func)
+        is_class = meaning is not None and meaning.name[:1].isupper() and "/" not in meaning.name
+        return meaning.name if meaning and is_class else ""
 
     def _follow_object(self, call: ast.Call) -> None:
         """Note the variable or attribute that an object is kept in."""
         around = self.source.parents[call]
         if isinstance(around, ast.IfExp):
             around = self.source.parents[around]
-        targets = getattr(around, "targets", [getattr(around, "target", None)])
-        for target in targets if isinstance(around, ast.Assign | ast.AnnAssign | ast.NamedExpr) else ():
+        targets: list[ast.expr] = []
+        if isinstance(around, ast.Assign):
+            targets = around.targets
+        elif isinstance(around, ast.AnnAssign | ast.NamedExpr):
+            targets = [around.target]
+        for target in targets:
             if isinstance(target, ast.Name):
                 self.built[self.source.nearest(target, Scope), target.id] = call
             elif is_of_self(target):
                 self.built[self.source.nearest(target, ast.ClassDef), f"self.{target.attr}"] = call
 
-    def _object(self, node: ast.AST) -> ast.Call | None:
+    def _object(self, node: ast.expr) -> ast.Call | None:
         """The call that built the object that an expression is."""
         if isinstance(node, ast.Call):
             return node if self._class_built(node) else None
-        keys: list[tuple[ast.AST, str]] = []
         if isinstance(node, ast.Name) and self.built:
-            keys = [(one, node.id) for one in self.source.around(node)]
+            for scope in self.source.around(node):
+                if (scope, node.id) in self.built:
+                    return self.built[scope, node.id]
         elif is_of_self(node):
-            keys = [(self.source.nearest(node, ast.ClassDef), name) for name in (f"self.{node.attr}", node.attr)]
-        return next((self.built[key] for key in keys if key in self.built), None)
+            own = self.source.nearest(node, ast.ClassDef)
+            return self.built.get((own, f"self.{node.attr}")) or self.built.get((own, node.attr))
+        return None
 
-    def _use(self, node: ast.AST) -> Iterator[Use]:
-        is_read = isinstance(node, ast.Call) or isinstance(getattr(node, "ctx", None), ast.Load)
-        if not isinstance(node, ast.expr) or not is_read:
+    def _use(self, node: ast.expr) -> Iterator[Use]:
+        if not isinstance(node, ast.Call) and not isinstance(getattr(node, "ctx", None), ast.Load):
             return
         around = self.source.parents[node]
         is_called = isinstance(around, ast.Call) and around.func is node
         is_part = isinstance(around, ast.Attribute)  # of `a.b.c` the whole is looked at
         whole = around if isinstance(around, ast.expr) and (is_called or is_part) else node  # with what is done with it
-        found, built = None if is_part else self._meaning(node), self._object(node)
-        if found is not None:
-            name, _, attributes = found[0].partition("/")
-            is_call = is_called and name and attributes in ("", "apply")
-            kind = "reference" if not is_call else "build" if name[0].isupper() and not attributes else "call"
-            yield Use(self.source, whole if is_call else node, kind, name, through=found[1])
-        elif built is not None and (whole is not node or built is not node):
-            yield Use(self.source, whole, "call" if is_called else "reference", self._class_built(built), built)
+        meaning = None if is_part else self._meaning(node)
+        if meaning is not None:
+            name, _, attributes = meaning.name.partition("/")
+            kind = "reference"
+            if is_called and name and attributes in ("", "apply"):
+                node = whole
+                kind = "build" if name[0].isupper() and not attributes else "call"
+            yield Use(meaning.copy, self.source, node, kind, name, through=meaning.through)
+            return
+        built = self._object(node)
+        if built is not None and (whole is not node or built is not node):
+            of = self._meaning(built.func)
+            assert of is not None
+            kind = "call" if is_called else "reference"
+            yield Use(of.copy, self.source, whole, kind, self._class_built(built), built)

@@ -11,7 +11,7 @@ from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from ..terminal import echo, one_line, progress
 from .survey import Finding, Survey, scan
 
-_LISTS = ("differences", "definitions", "undefined", "sites")
+_LISTS = ("differences", "definitions", "undefined", "helpers", "sites")
 _COLOURS = {"relative": "magenta", "vendored": "green"}
 
 

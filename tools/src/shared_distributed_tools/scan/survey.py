@@ -10,12 +10,13 @@ from ..render.header import looks_generated, split
 from ..render.verify import undefined_names
 from ..repo.files import with_lf
 from ..repo.tree import Source, Tree, Unread
-from ..repo.uses import Site, find_uses
+from ..repo.uses import Site, find_uses_of_each
 from .compare import Difference, differences, paired, similarity
 from .fingerprint import Definition, Known, Node, definitions, known_originals
+from .helpers import mending
 from .relatives import find_relative
 
-_WORD = b"gather"  # every copy contains it
+GATHER_WORD = b"gather"  # every copy contains it
 
 
 class Place(NamedTuple):
@@ -42,12 +43,18 @@ class Finding(NamedTuple):
     definitions: tuple[Place, ...] = ()
     undefined: tuple[Place, ...] = ()  # names that nothing defines, where they are used first
     notes: tuple[str, ...] = ()
+    helpers: tuple[Place, ...] = ()  # what the file defines beyond the original's definitions
     sites: tuple[Site, ...] = ()
 
     @property
     def names(self) -> list[str]:
         """What other files may import from it."""
-        return [part.name for part in self.definitions]
+        return [part.name for part in (*self.definitions, *self.helpers)]
+
+    @property
+    def changed(self) -> set[str]:
+        """The definitions that are not the original's."""
+        return {one.name for one in self.differences}
 
 
 class Survey(NamedTuple):
@@ -64,22 +71,36 @@ def scan(paths: Iterable[Path], progress: Callable[[int, int], None] = lambda do
     progress: told how many files are done, and how many there are.
     """
     trees = [Tree(path) for path in sorted(set(paths))]
-    files = [(tree, path) for tree in trees for path in tree.files]
-    findings = []
-    for done, (tree, path) in enumerate(files):
-        progress(done, len(files))
-        finding = find_copy(tree, path)
-        if finding:
-            uses = [] if finding.kind == "vendored" else find_uses(tree, path, finding.names)
-            findings.append(finding._replace(sites=tuple(use.site for use in uses)))
-    unread = [one._replace(path=(tree.root / one.path).as_posix()) for tree in trees for one in tree.unread]
-    return Survey(findings, unread, len(files))
+    total = sum(len(tree.files) for tree in trees)
+    findings: list[Finding] = []
+    unread: list[Unread] = []
+    done = 0
+    for tree in trees:
+        found = []
+        for path in tree.files:
+            progress(done, total)
+            done += 1
+            finding = find_copy(tree, path)
+            if finding:
+                found.append(finding)
+        findings += _with_sites(tree, found)
+        unread += [one._replace(path=(tree.root / one.path).as_posix()) for one in tree.unread]
+    return Survey(findings, unread, total)
+
+
+def _with_sites(tree: Tree, findings: list[Finding]) -> list[Finding]:
+    """Copies with the places that use them."""
+    copies = {finding.path: finding.names for finding in findings if finding.kind != "vendored"}
+    sites: dict[str, list[Site]] = {path: [] for path in copies}
+    for use in find_uses_of_each(tree, copies) if copies else ():
+        sites[use.copy].append(use.site)
+    return [finding._replace(sites=tuple(sites.get(finding.path, ()))) for finding in findings]
 
 
 def find_copy(tree: Tree, path: str) -> Finding | None:
     """The copy in a file of a tree, or None; without the places that use it."""
     content = tree.content(path)
-    if content is None or _WORD not in content.lower():
+    if content is None or GATHER_WORD not in content.lower():
         return None
     finding = Finding(path, str(tree.root), "vendored")
     if looks_generated(content):
@@ -88,9 +109,11 @@ def find_copy(tree: Tree, path: str) -> Finding | None:
     source = tree.source(path)
     try:
         return _compared(finding, source) if source else None
-    except RecursionError:
+    except (RecursionError, MemoryError):
         tree.give_up(path, "nested too deeply")
-        return None
+    except (SyntaxError, ValueError) as error:  # that the parser lets pass: a duplicate argument, `global` of one
+        tree.give_up(path, f"does not compile: {error}")
+    return None
 
 
 def _compared(finding: Finding, source: Source) -> Finding | None:
@@ -113,13 +136,17 @@ def _copy(
     parts = [(one.name, one.node) for one in pairs.values()]
     is_inlined = _size(source.tree) > 2 * sum(_size(node) for _, node in parts)
     different = list(differences(pairs, known))
+    extra: list[Definition] = []
     if not is_inlined:
-        extra = [one for one in found if one not in pairs.values() and not isinstance(one.node, ast.Assign)]
-        different += [Difference(one.name, "extra", line=one.node.lineno) for one in extra]
+        copied = {id(one.node) for one in pairs.values()}
+        extra = [one for one in found if id(one.node) not in copied and not isinstance(one.node, ast.Assign)]
+        plain = mending(extra, pairs.values(), known)
+        different += [Difference(one.name, "extra", line=one.node.lineno) for one in extra if one.name not in plain]
     finding = finding._replace(
         kind="inlined" if is_inlined else "edited" if different else "exact",
         similarity=min(99, int(100 * similarity(pairs, known))) if different else 100,
         differences=tuple(different),
+        helpers=tuple(Place(one.name, *_lines(one.node)) for one in extra),
     )
     return _with_definitions(finding, source, parts)
 

@@ -8,9 +8,12 @@ import click
 from ..catalog import ADAPTERS
 from ..errors import RefusalError
 from ..repo.changes import carry_out
+from ..repo.dependencies import home_of, too_old
 from ..repo.git import Checkout
 from ..repo.tree import Tree
-from ..terminal import REPO, echo, one_line
+from ..repo.uses import find_uses
+from ..scan.survey import find_copy
+from ..terminal import REPO, echo, one_line, say_left
 from .content import afresh, refuse_losses
 from .state import inspect, locate
 
@@ -28,8 +31,15 @@ def command(name: str, repo: Path, path: str | None, accept_edits: bool, write: 
     if is_this and seen.state == "current":
         echo(one_line(f"{seen.path}: already current"), err=True)
         return
+    if is_this and not accept_edits and seen.state == "edited":
+        msg = f"{seen.path} is edited here, and there is nothing newer; --accept-edits goes on without the edits"
+        raise RefusalError(msg)
     if is_this and not accept_edits and seen.state != "conflict":
         msg = f"{seen.path} is vendored already: {seen.meaning}. Use `adapters update {repo}`, or --accept-edits"
         raise RefusalError(msg)
-    refuse_losses(Tree(repo, Checkout.around(repo)), seen, ADAPTERS[name], accept_edits=accept_edits)
-    carry_out(repo, *afresh(seen, ADAPTERS[name]), write=write)
+    tree, adapter = Tree(repo, Checkout.around(repo)), ADAPTERS[name]
+    copy = find_copy(tree, seen.path)
+    uses = find_uses(tree, seen.path, [*adapter.api, *(copy.names if copy else [])])
+    refuse_losses(seen, adapter, copy, uses, accept_edits=accept_edits)
+    carry_out(repo, *afresh(seen, adapter), write=write)
+    say_left([too_old(home_of(repo, seen.path))])

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What a file in a repo becomes: the rendered file afresh, or this release merged with the edits made there."""
 
+from collections.abc import Sequence
+
 from ..catalog import Adapter
 from ..errors import RefusalError
 from ..render import render, rendered_parts
@@ -10,9 +12,8 @@ from ..render.verify import undefined_names
 from ..repo.changes import Change, checkout_of, unified
 from ..repo.files import like, with_lf
 from ..repo.git import merge
-from ..repo.tree import Tree
-from ..repo.uses import find_uses
-from ..scan.survey import Finding, find_copy
+from ..repo.uses import Use
+from ..scan.survey import Finding
 from .state import Vendored
 
 
@@ -22,15 +23,17 @@ def afresh(seen: Vendored, adapter: Adapter) -> tuple[list[Change], str]:
     return [change], f"{seen.path} vendored from shared-distributed"
 
 
-def refuse_losses(tree: Tree, seen: Vendored, adapter: Adapter, *, accept_edits: bool) -> None:
+def refuse_losses(
+    seen: Vendored, adapter: Adapter, copy: Finding | None, uses: Sequence[Use], *, accept_edits: bool
+) -> None:
     """RefusalError if a file has something that its adapter does not have: what it is, and how to go on.
 
     What a later release rendered is never made older, edits accepted or not. Names that the tree imports from the
-    file must be the adapter's.
+    file must be the adapter's. copy: what a scan says of the file. uses: the places that use it.
     """
-    copy = find_copy(tree, seen.path)
-    _refuse_missing_names(tree, seen.path, adapter, copy)
+    _refuse_missing_names(adapter, uses)
     theirs = seen.header.adapter if seen.header else adapter.name
+    why: list[str] = []
     if seen.state == "newer":
         why = [f"{seen.path}: {seen.meaning}"]
     elif accept_edits:
@@ -39,19 +42,22 @@ def refuse_losses(tree: Tree, seen: Vendored, adapter: Adapter, *, accept_edits:
         why = [f"{seen.path} is the adapter {theirs}; --accept-edits makes it {adapter.name}"]
     elif seen.state in ("edited", "both", "conflict"):
         why = [f"{seen.path}: {seen.meaning}. --accept-edits goes on without the edits; git keeps them in its history"]
-    else:
-        why = _edits_of_copy(seen, adapter, copy) if seen.state == "original" and seen.raw is not None else []
+    elif seen.state == "original" and seen.raw is not None:
+        why = _edits_of_copy(seen, adapter, copy, uses)
     if why:
         raise RefusalError(*why)
 
 
-def _edits_of_copy(seen: Vendored, adapter: Adapter, finding: Finding | None) -> list[str]:
-    """What a project's own copy has that the original has not, line by line."""
+def _edits_of_copy(seen: Vendored, adapter: Adapter, copy: Finding | None, uses: Sequence[Use]) -> list[str]:
+    """What a project's own copy has that the original has not, line by line, and who uses that."""
     file, lines = seen.repo / seen.path, [f"nothing in it is known as the original of {adapter.name}"]
-    if finding is not None and finding.adapter == adapter.name:
-        if finding.kind == "exact":
+    if copy is not None and copy.adapter == adapter.name:
+        if copy.kind == "exact":
             return []
-        lines = [f"{one.name}: {one.how}" + (f": {one.detail}" if one.detail else "") for one in finding.differences]
+        lines = [f"{one.name}: {one.how}" + (f": {one.detail}" if one.detail else "") for one in copy.differences]
+        for use in uses:
+            if use.kind != "import" and use.name in copy.changed:
+                lines.append(f"{use.site.path}:{use.site.line} uses {use.name}, and may break: {use.site.text}")
     return [
         f"{seen.path} is not the original that {adapter.name} replaces:",
         *(f"  {line}" for line in lines),
@@ -59,9 +65,8 @@ def _edits_of_copy(seen: Vendored, adapter: Adapter, finding: Finding | None) ->
     ]
 
 
-def _refuse_missing_names(tree: Tree, path: str, adapter: Adapter, copy: Finding | None) -> None:
-    """RefusalError if the tree imports from a file what its adapter does not have."""
-    uses = find_uses(tree, path, [*adapter.api, *(copy.names if copy else [])])
+def _refuse_missing_names(adapter: Adapter, uses: Sequence[Use]) -> None:
+    """RefusalError if a tree imports from a file what its adapter does not have."""
     missing = [
         f"  {use.site.path}:{use.site.line}: {name}"
         for use in uses

@@ -2,8 +2,10 @@
 """Where the vendored files of a repo are, and the state of each. Reads only, and needs no git: two hashes tell."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.version import Version
 
@@ -14,6 +16,7 @@ from ..render.header import Header, hash_of, looks_generated, split
 from ..render.shim import shim_of
 from ..repo.files import checked, read, with_lf
 from ..repo.tree import Tree
+from ..scan.survey import GATHER_WORD
 
 # a file's state, and what that means; for the states newer and shim see `_judged`
 MEANINGS = {
@@ -43,11 +46,28 @@ class Vendored:
 
 def find(repo: Path, tree: Tree) -> list[Vendored]:
     """Every vendored file and shim of a repo; where there is none, the files that an adapter would replace."""
-    contents = ((path, tree.content(path) or b"") for path in tree.files if is_kept(path))
-    ours = [path for path, content in contents if looks_generated(content) or shim_of(content)]
-    if not ours:
-        ours = [path for adapter in ADAPTERS.values() for path in places(repo, adapter)]
+    ours = look_through(tree).ours or [path for adapter in ADAPTERS.values() for path in places(repo, adapter)]
     return [inspect(repo, path) for path in sorted(set(ours)) if os.path.lexists(repo / path)]
+
+
+class Seen(NamedTuple):
+    """What one look at every file of a tree found, among the project's own files."""
+
+    ours: list[str]  # vendored files and shims
+    gathering: list[str]  # files that may hold a copy
+
+
+def look_through(tree: Tree, progress: Callable[[int, int], None] = lambda done, total: None) -> Seen:
+    """Look at every file once. progress: told how many files are done, and how many there are."""
+    seen = Seen([], [])
+    for done, path in enumerate(tree.files):
+        progress(done, len(tree.files))
+        content = tree.content(path) or b""
+        if is_kept(path) and (looks_generated(content) or (b"__all__" in content and shim_of(content))):
+            seen.ours.append(path)
+        elif GATHER_WORD in content.lower():
+            seen.gathering.append(path)
+    return seen
 
 
 def is_kept(path: str) -> bool:

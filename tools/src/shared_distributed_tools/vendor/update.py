@@ -30,7 +30,8 @@ def command(ctx: click.Context, repo: Path, write: bool) -> None:
         raise RefusalError(msg)
     updates = [updated(file) for file in files if file.state not in ("current", "edited") or file.header is None]
     if not updates:
-        echo(one_line(f"{', '.join(file.path for file in files)}: nothing to change"), err=True)
+        kept = "; the edits in it are kept" if any(file.state == "edited" for file in files) else ""
+        echo(one_line(f"{', '.join(file.path for file in files)}: nothing to change{kept}"), err=True)
         return
     changes = [change for change, _ in updates]
     carry_out(repo, changes, "distributed.py brought up to date with shared-distributed", write=write)
