@@ -6,9 +6,9 @@ tensor([3])
 """
 
 from shared_distributed.adapters import (
+    _asked_once,
     _GatherFunction,
     _GatherModule,
-    _asked_once,
     _is_distributed,
     _Ranks,
     all_gather_same_dim,
