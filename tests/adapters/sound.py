@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.support.adapters import adapter, core
+from tests.support.adapters import adapter, arguments_of, core, function_of
 from tests.support.calls import Outcome, attempt
 from tests.support.gather import gather_by, make_input
 from tests.support.oracle import Case, upstream, values
@@ -235,10 +235,10 @@ def spelled(name: str, how: str, summed: bool) -> Any:
     if how == "module":
         gather = module.AllGather(dim=0, **({"all_reduce_grads": True} if summed else {}))
         return lambda x, sizes: gather(x, sizes)
-    last = [True] if summed else [False] if name == "musiclm" else []
+    last = [True] if summed else [False] * (arguments_of(name) - 3)
     if how == "all_gather":
         return lambda x, sizes: module.all_gather(x, 0, sizes, *last)
-    function = getattr(module, "AllGatherFunction", module.AllGather)
+    function = getattr(module, function_of(name))
     return lambda x, sizes: function.apply(x, 0, sizes, *last)
 
 
