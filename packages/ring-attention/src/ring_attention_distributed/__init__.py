@@ -23,22 +23,10 @@ from shared_distributed.adapters import (
 )
 
 __all__ = [
-    "AllGather",
-    "AllGatherFunction",
-    "all_gather",
-    "all_gather_same_dim",
-    "all_gather_variable_dim",
-    "default",
-    "divisible_by",
-    "exists",
-    "gather_sizes",
-    "get_rank",
-    "get_world_size",
-    "has_only_one_value",
-    "is_distributed",
-    "pad_dim_to",
-    "split_by_rank",
-]
+    "AllGather", "AllGatherFunction", "all_gather", "all_gather_same_dim", "all_gather_variable_dim",
+    "default", "divisible_by", "exists", "gather_sizes", "get_rank", "get_world_size", "has_only_one_value",
+    "is_distributed", "pad_dim_to", "split_by_rank",
+]  # fmt: skip
 
 
 AllGatherFunction = _GatherFunction

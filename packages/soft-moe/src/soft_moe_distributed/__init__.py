@@ -22,18 +22,9 @@ from shared_distributed.adapters import (
 )
 
 __all__ = [
-    "AllGather",
-    "AllGatherFunction",
-    "all_gather_same_dim",
-    "all_gather_variable_dim",
-    "default",
-    "divisible_by",
-    "exists",
-    "gather_sizes",
-    "has_only_one_value",
-    "pad_dim_to",
-    "split_by_rank",
-]
+    "AllGather", "AllGatherFunction", "all_gather_same_dim", "all_gather_variable_dim", "default",
+    "divisible_by", "exists", "gather_sizes", "has_only_one_value", "pad_dim_to", "split_by_rank",
+]  # fmt: skip
 
 
 AllGatherFunction = _GatherFunction
