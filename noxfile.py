@@ -22,6 +22,7 @@ ADAPTERS = sorted(contract.parent.name for contract in ROOT.glob("packages/*/con
 DISTRIBUTIONS = ["shared/distributed", *[f"packages/{name}" for name in ADAPTERS], "tools"]
 MODULES = ["shared_distributed", *[f"{name.replace('-', '_')}_distributed" for name in ADAPTERS]]
 DEVELOPMENT = ["matplotlib", "nox", "numpy", "pdoc", "pytest", "hypothesis", "ruff", "mypy", "hatchling"]
+EMULATED = ["torch==2.15.0", "nvidia-cuda-crt==13.2.*"]  # a CUDA build, and a header that it does not bring
 COMPARED = ["torchmetrics", "accelerate"]  # what the benchmark compares with
 CONSTRAINTS = "tests/constraints.txt"
 RELEASED = "tools/src/shared_distributed_tools/render/released"
@@ -78,10 +79,12 @@ def tests(session: nox.Session) -> None:
     reason = nccl_missing(session)
     session.log(f"without NCCL: {reason}" if reason else "with NCCL")
     runs = {"gloo": ["--ignore=tests/tools"], "tools": ["--suite=tools"]}  # the longest first
-    for backend in ("nccl-rules", *(() if reason else ("nccl",))):
-        runs[backend] = [f"--backend={backend}"]
-    runs |= {f"vendored {name}": ["--vendored", f"--backend={name}"] for name in runs if name != "tools"}
+    runs["nccl-rules"] = ["--backend=nccl-rules"]
+    runs |= {f"vendored {name}": ["--vendored", f"--backend={name}"] for name in ("gloo", "nccl-rules")}
     side_by_side(session, runs)
+    if not reason:  # one after the other: both take every GPU
+        side_by_side(session, {"nccl": ["--backend=nccl"]})
+        side_by_side(session, {"vendored nccl": ["--vendored", "--backend=nccl"]})
 
 
 def side_by_side(session: nox.Session, runs: dict[str, list[str]]) -> None:
@@ -216,11 +219,41 @@ def test_with(session: nox.Session, *requirements: str) -> None:
 
 
 @nox.session(default=False)
+def emulated(session: nox.Session) -> None:
+    """The NCCL code of torch itself, on emulated GPUs, with random delays too; in an environment of its own (5 GB)."""
+    missing = [compiler for compiler in ("g++", "gcc") if shutil.which(compiler) is None]
+    if missing:
+        session.skip(f"needs a C++ compiler: {' and '.join(missing)} not found")
+    session.install(*EMULATED, "numpy", "einops", "pytest", "hypothesis", "matplotlib", *EDITABLE)
+    on_gpus = ("python", "-m", "tests.emulated", "--devices=4")
+    over_nccl = ("pytest", "-q", "--backend=nccl")
+    if session.posargs:
+        session.run(*on_gpus, *over_nccl, *session.posargs)
+        return
+    session.run(*on_gpus, *over_nccl, "--ignore=tests/tools")
+    session.run(*on_gpus, *over_nccl, "--vendored")
+    session.run(*on_gpus, "--late=300", *over_nccl, "--vendored", "tests/adapters/test_matrix.py")
+    session.run(*on_gpus, "tests.emulated.counts")
+
+
+@nox.session(default=False)
+def gpu(session: nox.Session) -> None:
+    """What only two or more GPUs show, and a report of it, in an environment of its own (5 GB).
+
+    Arguments after -- go to pip, such as --index-url URL for another build of torch: no constraints, which may pin one
+    without CUDA.
+    """
+    session.install("torch", *session.posargs)
+    session.install("numpy", "einops", "pytest", "hypothesis", "matplotlib", *COMPARED, *EDITABLE)
+    session.run("python", "-m", "tests.gpu")
+
+
+@nox.session(default=False)
 def frameworks(session: nox.Session) -> None:
-    """The recipes in shared/distributed/docs inside the frameworks that they are for, in an environment of its own."""
-    recipes = ["lightning", "transformers", "sentence-transformers", "datasets", "pytorch-metric-learning", *COMPARED]
-    session.install("-c", CONSTRAINTS, "torch", "numpy", "pytest", *recipes, *EDITABLE)
-    session.run("pytest", "-q", "tests/frameworks/recipes.py", *session.posargs)
+    """The framework pages in shared/distributed/docs, saved and run as they are, in an environment of its own."""
+    used = ["lightning", "transformers", "sentence-transformers", "datasets", "pytorch-metric-learning", *COMPARED]
+    session.install("-c", CONSTRAINTS, "torch", "numpy", "pytest", *used, *EDITABLE)
+    session.run("pytest", "-q", "tests/frameworks/pages.py", *session.posargs)
 
 
 @nox.session(requires=["env"], venv_backend="none", default=False)

@@ -14,6 +14,7 @@ import torch
 from shared_distributed_tools.ranks import start_server
 from tests.support import Worlds
 from tests.support.adapters import ADAPTERS
+from tests.support.world import is_emulated
 
 BACKENDS = ("gloo", "nccl-rules", "nccl")
 WORLD_SIZES = (1, 2, 3, 4, 8)
@@ -87,6 +88,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     suite, room = config.getoption("--suite"), room_of(collection_path)
     if room == "hosts":
         return config.getoption("--hosts", None) is None or None  # an option of its plugin
+    if (room == "emulated" and not is_emulated()) or (room == "nccl" and config.getoption("--backend") != "nccl"):
+        return True
     if config.getoption("--vendored"):
         return room not in ("", "adapters", "support") or None
     return (suite is not None and room != "" and (room == "tools") != (suite == "tools")) or None
@@ -142,9 +145,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         backend = metafunc.config.getoption("--backend")
         fewer = metafunc.config.getoption("--vendored") or backend == "nccl-rules"
         sizes = metafunc.config.getoption("--world-size") or (FEWER_SIZES if fewer else WORLD_SIZES)
-        if backend == "nccl":
-            sizes = [size for size in sizes if size <= torch.cuda.device_count()]
-        metafunc.parametrize("world_size", sizes, ids=[f"W{size}" for size in sizes])
+        found = torch.cuda.device_count() if backend == "nccl" else max(sizes)
+        too_many = pytest.mark.skip(reason=f"a rank per GPU: found {found}")
+        chosen = [pytest.param(size, id=f"W{size}", marks=[too_many] if size > found else []) for size in sizes]
+        metafunc.parametrize("world_size", chosen)
 
 
 @pytest.fixture(scope="session")

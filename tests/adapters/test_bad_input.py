@@ -14,7 +14,7 @@ from tests.support.adapters import SUBJECTS, adapter, core, marked
 from tests.support.calls import Outcome, attempt, make_tensor, usable_after
 from tests.support.gather import gather_by
 from tests.support.old_torch import needs_dtensor
-from tests.support.world import device
+from tests.support.world import device, is_on_gpus
 
 # ------------------------------------------------------------------ on ranks
 
@@ -105,7 +105,7 @@ ALONE_BAD: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
     "lazy parameter": ([OK, {"kind": "lazy"}], ["rank 1 of 2", "UninitializedParameter", "dense torch.tensor"]),
     "quantized": ([OK, {"kind": "quantized"}], ["rank 1 of 2", "(2, 3)", "qint8"]),
     "DTensor": ([OK, {"kind": "DTensor"}], ["rank 1 of 2", "float32", "DTensor"]),
-    "on no served device": ([OK, {"kind": "meta"}], ["rank 1 of 2", "(2, 3)", "on cpu"]),
+    "on no served device": ([OK, {"kind": "meta"}], ["rank 1 of 2", "(2, 3)", "on {served}"]),
 }
 
 DISAGREE: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
@@ -155,6 +155,8 @@ def run_bad(
 def test_one_ranks_bad_input_raises_everywhere(subject: str, case: str, backend: str, worlds: Worlds) -> None:
     """Where sizes are not given, what one rank finds wrong with its input every rank raises."""
     specs, words = ALONE_BAD[case]
+    served = "cuda" if is_on_gpus(backend) else "cpu"
+    words = [word.replace("{served}", served) for word in words]
     expect_same_error(run_bad(worlds, backend, subject, specs), "BadInputError", words)
 
 

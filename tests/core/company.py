@@ -21,6 +21,7 @@ from tests.support.gather import gather_by
 from tests.support.old_torch import WHOLE
 from tests.support.oracle import upstream, values
 from tests.support.watch import slots, watched
+from tests.support.world import device
 
 Sizes = tuple[int, ...]
 Gradients = dict[str, Tensor]
@@ -76,8 +77,8 @@ def loss_on(rank: int, scores: Tensor) -> Tensor:
     return loss_of(rank, scores.double())
 
 
-def autocast(enabled: bool) -> AbstractContextManager[Any]:
-    return torch.autocast("cpu", torch.bfloat16, enabled=enabled)
+def autocast(enabled: bool, kind: str = "cpu") -> AbstractContextManager[Any]:
+    return torch.autocast(kind, torch.bfloat16, enabled=enabled)
 
 
 def train(company: Company, batches: list[Sizes]) -> tuple[Gradients, list[str]]:
@@ -85,11 +86,11 @@ def train(company: Company, batches: list[Sizes]) -> tuple[Gradients, list[str]]
     rank = dist.get_rank()
     group = second_group() if company.own_group else None
     gather = gather_of(company.subject, group if company.own_group == "gather" else None)
-    model = wrap(Scorer(company, gather), company, group if company.own_group == "DDP" else None)
+    model = wrap(Scorer(company, gather).to(device()), company, group if company.own_group == "DDP" else None)
     for i, sizes in enumerate(batches):
-        rows = rows_of(company, rank, sizes).requires_grad_()  # reentrant checkpointing asks for that
+        rows = rows_of(company, rank, sizes).to(device()).requires_grad_()  # reentrant checkpointing asks for that
         with model.no_sync() if company.no_sync and i < len(batches) - 1 else nullcontext():
-            with autocast(company.amp):
+            with autocast(company.amp, device().type):
                 scores = model(rank, rows, list(sizes) if company.given else None)
             with watched() as calls:
                 loss_on(rank, scores).backward()
@@ -132,8 +133,9 @@ def wrap(model: Scorer, company: Company, group: Any) -> Any:
         )
     fsdp = importlib.import_module("torch.distributed.fsdp")
     if company.wrapper == "FSDP":
-        return fsdp.FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
-    mesh = importlib.import_module("torch.distributed.device_mesh").init_device_mesh("cpu", (dist.get_world_size(),))
+        return fsdp.FullyShardedDataParallel(model, device_id=device(), use_orig_params=True)
+    init_device_mesh = importlib.import_module("torch.distributed.device_mesh").init_device_mesh
+    mesh = init_device_mesh(device().type, (dist.get_world_size(),))
     return fsdp.fully_shard(model, mesh=mesh)
 
 
@@ -152,10 +154,11 @@ def gradients_of(model: Any, wrapper: str) -> Gradients:
 def autocast_on_some(subject: str, enabled: list[bool], sizes: Sizes) -> tuple[Outcome, list[Any]]:
     """A layer's output gathered, with autocast on some ranks only; then a gather in which all agree."""
     rank = dist.get_rank()
-    layer = nn.Linear(3, 2)
-    with autocast(enabled[rank]):
-        outcome = attempt(lambda: gather_of(subject)(layer(torch.ones(sizes[rank], 3)), None).dtype)
-    return outcome, gather_of(subject)(torch.full((sizes[rank],), float(rank)), None).tolist()
+    layer, rows = nn.Linear(3, 2).to(device()), torch.ones(sizes[rank], 3, device=device())
+    with autocast(enabled[rank], device().type):
+        outcome = attempt(lambda: gather_of(subject)(layer(rows), None).dtype)
+    after = torch.full((sizes[rank],), float(rank), device=device())
+    return outcome, gather_of(subject)(after, None).tolist()
 
 
 MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
@@ -169,7 +172,7 @@ def without_gradient(subject: str, mode: str, sizes: Sizes) -> dict[str, Any]:
     """A gather in a mode that records nothing, its sizes used again there, and its result gathered outside."""
     rank = dist.get_rank()
     gather = gather_by(subject)
-    x = values(rank, (sizes[rank], 3), "float32").requires_grad_()
+    x = values(rank, (sizes[rank], 3), "float32").to(device()).requires_grad_()
     with MODES[mode]():
         gathered, found = gather(x * 2, 0, None)
         again, _ = gather(x * 2, 0, found)
@@ -187,14 +190,15 @@ def without_gradient(subject: str, mode: str, sizes: Sizes) -> dict[str, Any]:
 def modes_by_rank(subject: str, modes: list[str]) -> Outcome:
     """A gather in a mode of each rank's own; the gradient of a rank that records one."""
     rank = dist.get_rank()
-    x = torch.ones(rank + 1, 2, requires_grad=True)
+    x = torch.ones(rank + 1, 2, device=device(), requires_grad=True)
 
     def call() -> list[float] | None:
         with MODES[modes[rank]]():
             gathered = gather_of(subject)(x, None)
         if not gathered.requires_grad:
             return None
-        (gathered * torch.arange(1.0, len(gathered) + 1).unsqueeze(1)).sum().backward()
+        weights = torch.arange(1.0, len(gathered) + 1, device=device())
+        (gathered * weights.unsqueeze(1)).sum().backward()
         assert x.grad is not None
         return list(x.grad[:, 0].tolist())
 
@@ -205,7 +209,7 @@ def input_from_inference_mode(subject: str, on: int) -> tuple[Any, Any]:
     """One rank's input was made in inference mode, and its gradient is summed: that rank stands in for its own."""
     rank = dist.get_rank()
     with MODES["inference" if rank == on else "grad"]():
-        x = torch.full((rank + 1,), float(rank), requires_grad=rank != on)
+        x = torch.full((rank + 1,), float(rank), device=device(), requires_grad=rank != on)
     gathered = gather_of(subject)(x, None)
     (gathered * (rank + 1)).sum().backward()
     return gathered.tolist(), None if x.grad is None else x.grad.tolist()
@@ -249,7 +253,7 @@ def weighed(rank: int, gathered: Tensor) -> Tensor:
 def loss_on_one_of_two() -> list[Any]:
     """Two tensors gathered together, of which rank 0's loss looks at the first, the others' at the second."""
     rank = dist.get_rank()
-    pair = tuple(torch.full((rank + 1, 2), float(i), requires_grad=True) for i in range(2))
+    pair = tuple(torch.full((rank + 1, 2), float(i), device=device(), requires_grad=True) for i in range(2))
     gathered, _ = core.all_gather(pair)
     (gathered[min(rank, 1)].sum() * 10**rank).backward()
     return [None if t.grad is None else t.grad[:, 0].tolist() for t in pair]
@@ -292,4 +296,4 @@ def compiled_and_left_out(given: bool, sizes: Sizes) -> list[float]:
         return x * 2 + gathered.sum() if rank == 0 else x * 2
 
     run = torch.compile(region, fullgraph=WHOLE, backend="aot_eager")
-    return list(run(torch.full((sizes[rank],), float(rank + 1))).tolist())
+    return list(run(torch.full((sizes[rank],), float(rank + 1), device=device())).tolist())

@@ -10,13 +10,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 import shared_distributed as core
-from tests.support import Worlds
-from tests.support.oracle import values
+from tests.support import Worlds, oracle
+from tests.support.world import device
 
 gloo = importlib.import_module("shared_distributed._gloo")
 WIDTH = 3
 
 # ------------------------------------------------------------------ on ranks
+
+
+def values(rank: int, shape: tuple[int, ...], dtype: str) -> Tensor:
+    return oracle.values(rank, shape, dtype).to(device())
 
 
 def rows(dtype: str = "float32") -> Tensor:
@@ -49,7 +53,8 @@ def call_that_differs(kind: str) -> Any:
     if kind == "gradient":
         return core.all_gather(rows(), grad="local" if is_odd else "sum")
     if kind == "lengths":  # more rows on one rank, wider ones on the others: read by the wrong width they reach far
-        return core.all_gather(torch.zeros(3000, 1) if is_odd else torch.zeros(10, 6400))
+        shape = (3000, 1) if is_odd else (10, 6400)
+        return core.all_gather(torch.zeros(shape, device=device()))
     if kind == "operation":
         return core.all_gather_variable_dim(rows()) if is_odd else core.all_gather(rows())
     with torch.set_grad_enabled(not is_odd):

@@ -18,6 +18,7 @@ from tests.core.compiled import (
 from tests.support import World, Worlds
 from tests.support.adapters import GRADIENTS, SUBJECTS, marked, marks_of
 from tests.support.old_torch import WHOLE, needs_compile, needs_whole_graphs
+from tests.support.world import needs_triton
 
 pytestmark = [
     pytest.mark.only_over("gloo", "nccl", reason="compiled code calls what the other tests call here"),
@@ -52,6 +53,7 @@ def test_compiled_is_eager_on_three_ranks(backend: str, worlds: Worlds) -> None:
     check(worlds.get(backend, 3), "core sum", "aot_eager", "no")
 
 
+@needs_triton
 @pytest.mark.parametrize(
     ("subject", "given"),
     [
@@ -69,7 +71,7 @@ def test_inductor_is_eager(subject: str, given: str, backend: str, worlds: World
     check(worlds.get(backend, 2), subject, "inductor", given)
 
 
-@pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=needs_triton)])
 def test_compiled_reduce_scatter(compiler: str, backend: str, worlds: Worlds) -> None:
     """The adjoint compiles as well, with its gradient."""
     for right in worlds.get(backend, 2).run(compiled_reduce_scatter, compiler, ROUNDS[2][:3]):

@@ -16,7 +16,7 @@ import shared_distributed as core
 from tests.support import Worlds
 from tests.support.old_torch import needs_compile
 from tests.support.oracle import values
-from tests.support.world import device
+from tests.support.world import device, needs_triton
 
 # ------------------------------------------------------------------ on ranks
 
@@ -177,6 +177,7 @@ def test_layouts_in_compiled_regions(given: str, rounds: list[tuple[int, ...]], 
 
 
 @needs_compile
+@needs_triton
 @pytest.mark.only_over("gloo", "nccl", reason="compiled code calls what the other tests call here")
 def test_layouts_under_the_default_compiler(backend: str, worlds: Worlds) -> None:
     """The same."""

@@ -38,6 +38,7 @@ def test_exported_names() -> None:
         "all_gather_async",
         "all_gather_same_dim",
         "all_gather_variable_dim",
+        "allow_no_rows",
         "gather_sizes",
         "has_only_one_value",
         "is_distributed",

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""The recipes in shared/distributed/docs, run as they stand: `nox -s frameworks`."""
+"""The framework pages in shared/distributed/docs, run as a reader runs them: `nox -s frameworks`."""

@@ -15,8 +15,9 @@ from torch.utils.data import TensorDataset
 
 from tests.house.pages import names_of, prompts
 from tests.support import Worlds
+from tests.support.world import device
 
-pytestmark = pytest.mark.only_over("gloo", reason="recipes are the same over every backend")
+pytestmark = pytest.mark.only_over("gloo", "nccl", reason="DDP calls collectives that nccl-rules does not have")
 
 PAGE = "shared/distributed/docs/recipes.md"
 SIZES = [(3, 5), (4, 0), (3, 0, 4), (1, 2, 5)]
@@ -59,6 +60,11 @@ class Batch:
         for name in ("image", "text", "label", "valid"):
             setattr(part, name, getattr(self, name)[start : start + self.sizes[rank]])
         return part
+
+    def to(self, where: torch.device) -> "Batch":
+        for name in ("image", "text", "label", "valid"):
+            setattr(self, name, getattr(self, name).to(where))
+        return self
 
 
 # ------------------------------------------------------------------ losses: the recipe's call, and one process
@@ -124,8 +130,8 @@ def trained_on_ranks(loss: str, sizes: tuple[int, ...], grad: str) -> tuple[floa
     """The loss for the log and the parameters' gradients, under DDP."""
     names = names_of(PAGE)
     names["all_gather"] = partial(names["all_gather"], grad=grad)
-    batch = Batch(sizes).of(dist.get_rank())
-    model = DistributedDataParallel(Towers())
+    batch = Batch(sizes).of(dist.get_rank()).to(device())
+    model = DistributedDataParallel(Towers().to(device()))
     value = LOSSES[loss][0](names, batch, *model(batch.image, batch.text))
     value.backward()
     return names["for_the_log"](value), gradients(model)
@@ -150,7 +156,8 @@ class Pairs(Towers):
 
 def epoch_on_ranks(rows: int) -> list[Tensor]:
     """The weights after an epoch of batches of 2 rows a rank."""
-    batch, model = Batch((rows,)), DistributedDataParallel(Pairs(), find_unused_parameters=True)
+    batch = Batch((rows,)).to(device())
+    model = DistributedDataParallel(Pairs().to(device()), find_unused_parameters=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     names_of(PAGE)["train_epoch"](model, TensorDataset(batch.image, batch.text), 2, optimizer)
     return [p.detach() for p in model.parameters()]
@@ -171,14 +178,15 @@ def epoch_in_one_process(rows: int, world: int) -> list[Tensor]:
 
 
 def recalled(sizes: tuple[int, ...]) -> list[float]:
-    batch = Batch(sizes).of(dist.get_rank())
+    batch = Batch(sizes).of(dist.get_rank()).to(device())
     return [names_of(PAGE)["recall_at"](k, batch.image, batch.text) for k in (1, 3, 50)]
 
 
 def attended(lengths: tuple[int, ...]) -> list[Tensor]:
     """The result, and the gradients of queries, keys and values, of this rank's piece."""
     start = sum(lengths[: (rank := dist.get_rank())])
-    pieces = [x[..., start : start + lengths[rank], :].clone().requires_grad_() for x in sequences(sum(lengths))]
+    whole = sequences(sum(lengths)).to(device())
+    pieces = [x[..., start : start + lengths[rank], :].clone().requires_grad_() for x in whole]
     out = names_of(PAGE)["causal_attention"](*pieces[:3])
     (out * pieces[3].detach()).sum().backward()
     return [out.detach(), *[piece.grad for piece in pieces[:3]]]  # type: ignore[list-item]
@@ -198,7 +206,8 @@ def padded_sequences(rank: int, rows: int) -> tuple[Tensor, Tensor]:
 
 
 def gathered_sequences(sizes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    x, mask = padded_sequences(rank := dist.get_rank(), sizes[rank])
+    rank = dist.get_rank()
+    x, mask = (each.to(device()) for each in padded_sequences(rank, sizes[rank]))
     padded, masks = names_of(PAGE)["gather_sequences"](x.requires_grad_(), mask)
     ((rank + 1) * padded.square()).sum().backward()
     assert x.grad is not None
@@ -230,9 +239,9 @@ def mixed_on_ranks(sizes: tuple[int, ...]) -> tuple[Tensor, list[Tensor], list[T
     """This rank's results, and the gradients of the shared parameters and of this rank's experts."""
     rank, world = dist.get_rank(), dist.get_world_size()
     bounds = [EXPERTS * r // world for r in range(world + 1)]
-    batch = Batch(sizes).of(rank)
-    model = DistributedDataParallel(Gated())
-    own = [expert(number) for number in range(bounds[rank], bounds[rank + 1])]
+    batch = Batch(sizes).of(rank).to(device())
+    model = DistributedDataParallel(Gated().to(device()))
+    own = [expert(number).to(device()) for number in range(bounds[rank], bounds[rank + 1])]
     experts = names_of(PAGE)["ExpertsOnRanks"](own, bounds[rank])
     out = experts(*model(batch.image))
     (F.mse_loss(out, batch.text[:, :4], reduction="sum") * world / sum(sizes)).backward()
@@ -258,10 +267,10 @@ def same(actual: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 @ragged
-def test_losses_under_ddp(loss: str, sizes: tuple[int, ...], worlds: Worlds) -> None:
+def test_losses_under_ddp(loss: str, sizes: tuple[int, ...], backend: str, worlds: Worlds) -> None:
     """The parameters' gradients and the logged loss are those of one process."""
     expected = in_one_process(loss, sizes)
-    for seen in worlds.get("gloo", len(sizes)).run(trained_on_ranks, loss, sizes, "sum"):
+    for seen in worlds.get(backend, len(sizes)).run(trained_on_ranks, loss, sizes, "sum"):
         same(seen, expected)
 
 
@@ -278,63 +287,63 @@ def test_losses_without_a_process_group(loss: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_local_gradient_is_not_enough_for_these_losses(loss: str, worlds: Worlds) -> None:
+def test_the_local_gradient_is_not_enough_for_these_losses(loss: str, backend: str, worlds: Worlds) -> None:
     """With `grad="local"` the logged loss is the same, and the gradient is not."""
     value, expected = in_one_process(loss, (3, 5))
-    for logged, seen in worlds.get("gloo", 2).run(trained_on_ranks, loss, (3, 5), "local"):
+    for logged, seen in worlds.get(backend, 2).run(trained_on_ranks, loss, (3, 5), "local"):
         same(logged, value)
         assert max((a - b).abs().max() / b.abs().max() for a, b in zip(seen, expected, strict=True) if b.any()) > 0.1
 
 
 @pytest.mark.parametrize(("world", "rows"), [(2, 5), (2, 8), (3, 8), (3, 13)])
-def test_an_epoch_in_which_ranks_run_out_of_batches(world: int, rows: int, worlds: Worlds) -> None:
+def test_an_epoch_in_which_ranks_run_out_of_batches(world: int, rows: int, backend: str, worlds: Worlds) -> None:
     """No row is repeated or dropped, and the weights are those of one process."""
     expected = epoch_in_one_process(rows, world)
-    for seen in worlds.get("gloo", world).run(epoch_on_ranks, rows):
+    for seen in worlds.get(backend, world).run(epoch_on_ranks, rows):
         same(seen, expected)
 
 
 @ragged
-def test_recall(sizes: tuple[int, ...], worlds: Worlds) -> None:
+def test_recall(sizes: tuple[int, ...], backend: str, worlds: Worlds) -> None:
     """The same number on every rank, and that of one process."""
     batch = Batch(sizes)
     places = (batch.image @ batch.text.T).argsort(dim=1, descending=True).tolist()
     expected = [sum(i in row[:k] for i, row in enumerate(places)) / len(places) for k in (1, 3, 50)]
-    for seen in worlds.get("gloo", len(sizes)).run(recalled, sizes):
+    for seen in worlds.get(backend, len(sizes)).run(recalled, sizes):
         same(seen, expected)
 
 
 @ragged
-def test_attention_over_a_sequence_on_all_ranks(sizes: tuple[int, ...], worlds: Worlds) -> None:
+def test_attention_over_a_sequence_on_all_ranks(sizes: tuple[int, ...], backend: str, worlds: Worlds) -> None:
     """Each rank gets its piece of the result and of the gradients."""
     q, k, v, weight = sequences(sum(sizes))
     whole = [x.clone().requires_grad_() for x in (q, k, v)]
     out = F.scaled_dot_product_attention(*whole, is_causal=True)
     (out * weight).sum().backward()
     expected = [out.detach(), *[x.grad for x in whole]]
-    for rank, seen in enumerate(worlds.get("gloo", len(sizes)).run(attended, sizes)):
+    for rank, seen in enumerate(worlds.get(backend, len(sizes)).run(attended, sizes)):
         start = sum(sizes[:rank])
         same(seen, [x[..., start : start + sizes[rank], :] for x in expected if x is not None])
 
 
 @pytest.mark.parametrize("sizes", [*SIZES, (0, 0), (0, 1, 0)], ids=str)
-def test_rows_and_tokens_both_ragged(sizes: tuple[int, ...], worlds: Worlds) -> None:
+def test_rows_and_tokens_both_ragged(sizes: tuple[int, ...], backend: str, worlds: Worlds) -> None:
     """Every token arrives in its place without the padding, and gets the gradients of all ranks."""
     parts = [padded_sequences(rank, rows) for rank, rows in enumerate(sizes)]
     longest = max(mask.shape[1] for _, mask in parts)
     wide = [F.pad(x.masked_fill(~mask[..., None], 0.0), (0, 0, 0, longest - x.shape[1])) for x, mask in parts]
     masks = [F.pad(mask, (0, longest - mask.shape[1])) for _, mask in parts]
     total = sum(range(1, len(sizes) + 1))
-    for rank, seen in enumerate(worlds.get("gloo", len(sizes)).run(gathered_sequences, sizes)):
+    for rank, seen in enumerate(worlds.get(backend, len(sizes)).run(gathered_sequences, sizes)):
         x, mask = parts[rank]
         same(seen, (torch.cat(wide), torch.cat(masks), (2 * total * x).masked_fill(~mask[..., None], 0.0)))
 
 
 @ragged
-def test_experts_on_different_ranks(sizes: tuple[int, ...], worlds: Worlds) -> None:
+def test_experts_on_different_ranks(sizes: tuple[int, ...], backend: str, worlds: Worlds) -> None:
     """Results and gradients, of the shared parameters and of every expert, are those of one process."""
     out, shared, experts = mixed_in_one_process(sizes)
-    answers = worlds.get("gloo", len(sizes)).run(mixed_on_ranks, sizes)
+    answers = worlds.get(backend, len(sizes)).run(mixed_on_ranks, sizes)
     same(torch.cat([answer[0] for answer in answers]), out)
     for answer in answers:
         same(answer[1], shared)
@@ -350,6 +359,7 @@ def test_experts_without_a_process_group() -> None:
     same((out.detach(), gradients(model), gradients(experts)), mixed_in_one_process((6,)))
 
 
+@pytest.mark.only_over("gloo", reason="the tensors are on the CPU")
 def test_what_the_recipes_show_at_a_prompt(worlds: Worlds) -> None:
     """On three ranks, the same on each."""
     assert worlds.get("gloo", 3).run(prompts, PAGE) == [""] * 3

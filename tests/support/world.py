@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The ranks of the tools, as tests use them: over NCCL's rules and on several hosts too, and kept from test to test."""
 
+import os
 from typing import Any
 
 import pytest
@@ -18,25 +19,40 @@ __all__ = ["Deadlines", "Place", "RankError", "World", "WorldFailure", "Worlds",
 ranks.preload("torch._dynamo.backends.debugging", "shared_distributed", "pytest")
 
 
+def is_emulated() -> bool:
+    """Whether the GPUs are those of tests/emulated."""
+    return "EMULATED_DEVICES" in os.environ
+
+
+needs_triton = pytest.mark.skipif(is_emulated(), reason="what Triton compiles is not emulated")
+
+
+def is_on_gpus(backend: str) -> bool:
+    """Whether the ranks have a GPU each: under any of NCCL's names, such as nccl-legacy or cpu:gloo,cuda:nccl."""
+    return "nccl" in backend and backend != "nccl-rules"
+
+
 def prepare() -> None:
-    """What a rank does first: step onto its host, and make NCCL's rules known."""
+    """What a rank does first: step onto its host, make NCCL's rules known, take its GPU."""
     enter_host(place().rank, place().size)
     if place().backend == "nccl-rules":
         from .nccl_rules import register  # here, since an old torch lacks what it needs
 
         register()
+    if is_on_gpus(place().backend):
+        torch.cuda.set_device(place().rank)
 
 
 def device() -> torch.device:
     """Where the tensors of this rank's world live."""
-    return torch.device("cuda", torch.cuda.current_device()) if place().backend == "nccl" else torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device()) if is_on_gpus(place().backend) else torch.device("cpu")
 
 
 class World(ranks.World):
     """`size` processes in one process group, or with `join=False` in none yet; a skip says what is missing for them."""
 
     def __init__(self, size: int, backend: str = "gloo", **options: Any) -> None:
-        if backend == "nccl" and size > torch.cuda.device_count():
+        if is_on_gpus(backend) and size > torch.cuda.device_count():
             pytest.skip(f"needs {size} CUDA devices, found {torch.cuda.device_count()}")
         super().__init__(size, backend, prepare=prepare, **options)
 

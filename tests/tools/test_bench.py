@@ -136,6 +136,19 @@ def verdicts(results: Results) -> dict[str, str]:
     return {promise: word for promise, _, word in judge(results)}
 
 
+def test_a_run_on_nccl_is_not_judged_by_the_bars_of_gloo() -> None:
+    """What is promised on any backend is still judged."""
+    points = quick_grid([2])
+    slow = results_of(points, {PAD: 1.01})
+    on_gloo = verdicts(slow)
+    assert FAILED in on_gloo.values()
+    slow.facts["backend"] = "nccl"
+    on_nccl = verdicts(slow)
+    assert not [bar.promise for bar in BARS if bar.promise in on_nccl]
+    assert "never slower than any other" in on_nccl
+    assert on_nccl == {promise: word for promise, word in on_gloo.items() if promise in on_nccl}
+
+
 def test_bars_are_passed_failed_undecided_or_not_measured() -> None:
     """An interval above the bar passes, one below fails, one across is undecided; a bar without points says so."""
     grid = [point for point in full_grid(WORLDS) if point.dim == 0]

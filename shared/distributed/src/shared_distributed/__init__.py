@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: MIT
 """A differentiable all-gather for tensors whose size along one dimension differs from rank to rank."""
 
+from ._all_to_all import all_to_all
+from ._each import all_gather_each
 from ._errors import BadInputError, DisagreementError, GatherError, StaleAnswerWarning, TransportError
 from ._gather import all_gather, all_gather_async, is_distributed, reduce_scatter
 from ._layout import RowLayout
 from ._loop import until_all_done
 from ._module import AllGather
+from ._stand_in import allow_no_rows
 from .adapters import (
     all_gather_same_dim,
     all_gather_variable_dim,
@@ -25,8 +28,11 @@ __all__ = [
     "TransportError",
     "all_gather",
     "all_gather_async",
+    "all_gather_each",
     "all_gather_same_dim",
     "all_gather_variable_dim",
+    "all_to_all",
+    "allow_no_rows",
     "gather_sizes",
     "has_only_one_value",
     "is_distributed",

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Where rows are: in a message behind a header, and in an output. Arithmetic and views; nothing is sent here.
 
-A block is what one rank sends: its header, then the rows of each of its tensors, each at a multiple of 16 bytes.
+A block is what one rank sends: its header, the numbers that its operation sends with it, then the rows of each of its
+tensors, each at a multiple of 16 bytes.
 """
 
 from collections.abc import Sequence
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 16  # bytes: where a tensor of any dtype can start
-NUMBERS = Struct("=5q")  # a header: a rank's claim, and where its rows end; 0 if they were not sent
-HEADER = 48  # bytes until the first rows
+CLAIM = Struct("=6q")  # a header: a rank's claim, where its numbers end, and where its rows end; 0 if none were sent
+HEADER = CLAIM.size  # bytes
+NUMBER = 8  # bytes
 
 
 class Block(NamedTuple):
@@ -24,10 +26,10 @@ class Block(NamedTuple):
     end: int
 
 
-def block_of(row_bytes: Sequence[int], size: int) -> Block:
-    """The block of a rank with `size` rows in each tensor; `row_bytes`: how long a row of each tensor is."""
+def block_of(row_bytes: Sequence[int], size: int, numbers: int) -> Block:
+    """The block of a rank with so many numbers, and `size` rows in each tensor, whose rows have so many bytes."""
     starts = []
-    end = HEADER
+    end = aligned(HEADER + NUMBER * numbers)
     for nbytes in row_bytes:
         starts.append(end)
         end = aligned(end + nbytes * size)
@@ -61,17 +63,35 @@ def write_rows(x: Tensor, memory: Tensor, start: int) -> None:
 
 
 def read_rows(
-    message: Tensor, block_starts: Sequence[int], sizes: Sequence[int], xs: Sequence[Tensor], dim: int
+    message: Tensor,
+    block_starts: Sequence[int],
+    sizes: Sequence[int],
+    xs: Sequence[Tensor],
+    dim: int,
+    numbers: int,
 ) -> list[list[Tensor]]:
     """Every rank's rows of every tensor, `[tensor][rank]`: flat views of a message in which the blocks start there."""
     lengths = [row_bytes(x, dim) for x in xs]
     rows: list[list[Tensor]] = [[] for _ in xs]
     for block_start, size in zip(block_starts, sizes, strict=True):
-        starts, _ = block_of(lengths, size)
+        starts, _ = block_of(lengths, size, numbers)
         for i, x in enumerate(xs):
             part = message.narrow(0, block_start + starts[i], lengths[i] * size)
             rows[i].append(part.view(x.dtype))
     return rows
+
+
+def join_pieces(
+    parts: Sequence[Tensor], x: Tensor, dim: int, sent_by_rank: Sequence[Sequence[int]], rank: int
+) -> Tensor:
+    """What every rank sent to this one, from all rows of every rank, of which `sent_by_rank[s][r]` go from s to r."""
+    is_byte = x.element_size() == 1  # torch.cat knows few dtypes of one byte
+    pieces = []
+    for part, sent in zip(parts, sent_by_rank, strict=True):
+        rows = part.view(resized(x, dim, sum(sent)))
+        piece = rows.narrow(dim, sum(sent[:rank]), sent[rank])
+        pieces.append(piece.view(torch.uint8) if is_byte else piece)
+    return torch.cat(pieces, dim).view(x.dtype)
 
 
 def join(parts: Sequence[Tensor], x: Tensor, dim: int, sizes: Sequence[int], gathered: Tensor) -> None:

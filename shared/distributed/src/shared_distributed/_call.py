@@ -10,7 +10,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ._agree import _Claim
-from ._blocks import dtype_of_sums, is_in_rank_order, join, resized, row_elements
+from ._blocks import (
+    as_bytes,
+    dtype_of_sums,
+    in_rank_order,
+    is_in_rank_order,
+    join,
+    join_pieces,
+    resized,
+    row_bytes,
+    row_elements,
+)
 from ._faults import failures_named
 from ._ranks import _backends, _Ranks
 from ._usable import refuse_batched
@@ -53,7 +63,9 @@ class Call:
         self.backends = self.facts.backends
         self.xs = xs  # tensors whose rows may be sent with the header, and their dim
         self.dim = dim
-        self.arrived: list[list[Tensor]] = []  # every rank's rows of tensors that `gather` is called with next
+        self.numbers: Sequence[int] = ()  # that are sent with the header where they fit; as many on every rank
+        self.everyones_numbers: list[list[int]] = []  # if they were
+        self.arrived: list[list[Tensor]] = []  # every rank's rows of tensors that are moved next
         self.unfinished: list[Callable[[], None]] | None = None  # a list if gathers are only to be started
 
     def gather(self, x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
@@ -91,6 +103,26 @@ class Call:
             finish()
         return gathered
 
+    def swap(self, x: Tensor, dim: int, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        """`(… sum(sent) …) -> (… sum(received) …)`: `sent[r]` rows to rank r, `received[r]` from it. No gradient."""
+        refuse_batched(x)
+        x = x.detach()
+        if self.arrived:
+            return join_pieces(self.arrived.pop(0), x, dim, self.everyones_numbers, self.rank)
+        swapped = x.new_empty(resized(x, dim, sum(received)))
+        in_place = is_in_rank_order(x, dim)
+        rows = swapped.view(-1) if in_place else x.new_empty(swapped.numel())
+        row = row_bytes(x, dim)
+        bytes_sent = [size * row for size in sent]
+        bytes_received = [size * row for size in received]
+        own = as_bytes(in_rank_order(x, dim, sent))
+        with failures_named("all-to-all", self.group, x, dim, sent):
+            dist.all_to_all_single(as_bytes(rows), own, bytes_received, bytes_sent, group=self.group)
+        if not in_place:
+            parts = rows.split([size * row_elements(x, dim) for size in received])
+            join(parts, x, dim, received, swapped)
+        return swapped
+
 
 def keep_for_this_stream(buffer: Tensor) -> None:
     """A gather may be waited for on another stream than it was started on: then its memory must not be reused yet."""
@@ -119,6 +151,18 @@ class AnyBackend(Call):
         """`(… n_r …) -> (… sum(n) …)`."""
         with failures_named("gather", self.group, x, dim, sizes):
             return self.heart().gather(x, dim, sizes)
+
+    def swap(self, x: Tensor, dim: int, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        """As in `Call`, by a gather of all rows: not every backend has an all-to-all."""
+        with failures_named("all-to-all", self.group, x, dim, sent):
+            ranks = self.heart()
+            by_rank = ranks.exchange(sent)
+            sizes = [sum(sent_by_one) for sent_by_one in by_rank]
+            gathered = ranks.gather(x, dim, sizes)
+        pieces = []
+        for rows, sent_by_one in zip(gathered.split(sizes, dim), by_rank, strict=True):
+            pieces.append(rows.split(sent_by_one, dim)[self.rank])
+        return torch.cat(pieces, dim)
 
     def sum(self, x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
         """`(… sum(n) …) -> (… n_r …)`, of any dtype."""

@@ -78,6 +78,11 @@ class TracedRanks:
         """`(… sum(n) …) -> (… n_r …)`."""
         return _sum_operator(x, dim, sizes, self.group)
 
+    def swap(self, x: Tensor, dim: int, sent: Any, received: Any) -> Tensor:
+        """`(… sum(sent) …) -> (… sum(received) …)`."""
+        has_agreed, self.has_agreed = self.has_agreed, False  # its derivatives come later
+        return _swap_operator(x, has_agreed, dim, sent, received, self.group)
+
 
 def _agree_while_tracing(
     operation: str, xs: list[Any], dim: Any, sizes: Any, summed: bool, group: Any, check: bool, problem: str
@@ -139,6 +144,15 @@ def _gather_in_operator(x: Tensor, has_agreed: bool, dim: int, sizes: Any, group
 
 def _sum_in_operator(x: Tensor, dim: int, sizes: Any, group: Any) -> Tensor:
     return ranks_for_rows(ranks_for_headers(group, [x], dim), x.device).sum(x, dim, sizes)
+
+
+def _swap_in_operator(x: Tensor, has_agreed: bool, dim: int, sent: Any, received: Any, group: Any) -> Tensor:
+    ranks = _latest.ranks if has_agreed else ranks_for_headers(group, [x], dim)
+    return ranks_for_rows(ranks, x.device).swap(x, dim, sent, received)
+
+
+def _shape_of_swapped(x: Tensor, has_agreed: bool, dim: int, sent: Any, received: Any, group: Any) -> Tensor:
+    return x.new_empty(resized(x, dim, sum(received)))
 
 
 def _shape_of_sizes(*arguments: Any) -> Tensor:
@@ -214,6 +228,12 @@ _gather_operator = operator(
     "(Tensor x, bool has_agreed, int dim, SymInt[] sizes, str group) -> Tensor",
     _gather_in_operator,
     _shape_of_gathered,
+)
+_swap_operator = operator(
+    "swap",
+    "(Tensor x, bool has_agreed, int dim, SymInt[] sent, SymInt[] received, str group) -> Tensor",
+    _swap_in_operator,
+    _shape_of_swapped,
 )
 _sum_operator = operator(
     "sum", "(Tensor x, int dim, SymInt[] sizes, str group) -> Tensor", _sum_in_operator, _shape_of_sum

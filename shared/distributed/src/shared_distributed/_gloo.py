@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import cache
+from struct import pack_into, unpack_from
 from typing import Any
 
 import torch
@@ -26,8 +27,9 @@ from torch import Tensor
 from ._agree import _Claim
 from ._blocks import (
     ALIGNMENT,
+    CLAIM,
     HEADER,
-    NUMBERS,
+    NUMBER,
     as_bytes,
     block_of,
     dtype_of_sums,
@@ -70,7 +72,7 @@ class Gloo(Call):
         buffers = self.facts.buffers
         is_usable = claim.digest != 0
         xs = self.xs if is_usable and all(is_in_memory(x) for x in self.xs) else []
-        block = buffers.write(claim, xs, self.dim)
+        block = buffers.write(claim, self.numbers, xs, self.dim)
         with failures_named("exchange of sizes", self.group):
             send_to_first(HEADERS, block, buffers.blocks, buffers.message, self.group)
             if self.rank == 0:
@@ -79,10 +81,13 @@ class Gloo(Call):
             send_onward(HEADERS, buffers.message.narrow(0, 0, starts.pop()), self.group)
 
         claims = [header[:4] for header in headers]
-        has_rows = all(end for *_, end in headers)
-        is_one_call = len({digest for digest, *_ in claims}) == 1  # if not, other ranks' rows have other lengths
-        if xs and has_rows and is_one_call:
-            self.arrived = read_rows(buffers.message, starts, [size for _, size, *_ in claims], xs, self.dim)
+        if len({digest for digest, *_ in claims}) > 1:
+            return claims  # other ranks' numbers and rows have other lengths
+        if self.numbers and headers[0][4] > HEADER:
+            self.everyones_numbers = buffers.read_numbers(starts, len(self.numbers))
+        if xs and all(end for *_, end in headers):
+            sizes = [size for _, size, *_ in claims]
+            self.arrived = read_rows(buffers.message, starts, sizes, xs, self.dim, len(self.numbers))
         return claims
 
     def exchange_words(self, words: str) -> list[str]:
@@ -183,27 +188,32 @@ class Buffers:
         self.blocks = whole[: self.message_start].split(self.room)
         self.message = whole[self.message_start :]
 
-    def write(self, claim: _Claim, xs: Sequence[Tensor], dim: int) -> Tensor:
-        """This rank's block, with the rows of `xs` if they fit."""
-        block = block_of([row_bytes(x, dim) for x in xs], claim.size)
-        end = block.end if xs and block.end <= self.room else 0
-        if end:
+    def write(self, claim: _Claim, numbers: Sequence[int], xs: Sequence[Tensor], dim: int) -> Tensor:
+        """This rank's block, with the numbers if they fit, and the rows of `xs` if they fit as well."""
+        end_of_numbers = HEADER + NUMBER * len(numbers)
+        if end_of_numbers > self.room:
+            end_of_numbers = HEADER
+        else:
+            pack_into(f"={len(numbers)}q", self.memory, HEADER, *numbers)
+        block = block_of([row_bytes(x, dim) for x in xs], claim.size, len(numbers))
+        end_of_rows = block.end if xs and block.end <= self.room else 0
+        if end_of_rows:
             for x, start in zip(xs, block.starts, strict=True):
                 write_rows(x, self.blocks[0], start)
-        NUMBERS.pack_into(self.memory, 0, *claim, end)
-        return self.blocks[0].narrow(0, 0, end or HEADER)
+        CLAIM.pack_into(self.memory, 0, *claim, end_of_numbers, end_of_rows)
+        return self.blocks[0].narrow(0, 0, end_of_rows or end_of_numbers)
 
     def join_blocks(self) -> None:
-        """All blocks into the message; only their headers if a rank sent no rows."""
+        """All blocks into the message; no rows if a rank sent none."""
         starts = range(0, self.message_start, self.room)
-        headers = [NUMBERS.unpack_from(self.memory, start) for start in starts]
-        has_rows = all(end for *_, end in headers)
+        headers = [CLAIM.unpack_from(self.memory, start) for start in starts]
+        has_rows = all(end_of_rows for *_, end_of_rows in headers)
         position = self.message_start
-        for start, (*claim, end) in zip(starts, headers, strict=True):
-            length = end if has_rows else HEADER
+        for start, (*claim, end_of_numbers, end_of_rows) in zip(starts, headers, strict=True):
+            length = end_of_rows if has_rows else end_of_numbers
             self.memory[position : position + length] = self.memory[start : start + length]
             if not has_rows:
-                NUMBERS.pack_into(self.memory, position, *claim, 0)
+                CLAIM.pack_into(self.memory, position, *claim, end_of_numbers, 0)
             position += length
 
     def read_headers(self) -> tuple[list[Any], list[int]]:
@@ -211,10 +221,16 @@ class Buffers:
         headers = []
         starts = [0]
         for _ in range(self.world):
-            header = NUMBERS.unpack_from(self.memory, self.message_start + starts[-1])
+            header = CLAIM.unpack_from(self.memory, self.message_start + starts[-1])
+            *_, end_of_numbers, end_of_rows = header
             headers.append(header)
-            starts.append(starts[-1] + (header[-1] or HEADER))
+            starts.append(starts[-1] + (end_of_rows or end_of_numbers))
         return headers, starts
+
+    def read_numbers(self, starts: Sequence[int], count: int) -> list[list[int]]:
+        """Every rank's numbers in the message."""
+        first = self.message_start + HEADER
+        return [list(unpack_from(f"={count}q", self.memory, first + start)) for start in starts]
 
 
 def send_to_first(tag: int, block: Tensor, blocks: Sequence[Tensor], answer: Tensor, group: Any) -> None:

@@ -1,81 +1,145 @@
 # SPDX-License-Identifier: MIT
-"""A loop that every rank leaves at the same step, however many batches it has."""
+"""A loop that every rank leaves at the same step, however many batches it has.
 
+Before each step every rank says which loop it is in and what it has: another batch, none, or an error. That is one sum
+of a few integers over the ranks (`_channel`). All ranks read the same answer, so all of them decide the same.
+"""
+
+import os
 from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
-from typing import Any
-from weakref import WeakKeyDictionary
+from copy import deepcopy
+from typing import Any, Generic, TypeVar
 
-import torch
 import torch.distributed as dist
-from torch.utils._pytree import tree_map
 
+from ._channel import Channel, Says, Word, channel_of
+from ._cut import cut_to_no_rows
 from ._errors import BadInputError
-from ._faults import failures_named
 from ._gather import group_of, is_distributed
+from ._loaders import mark_of_rows, refuse_repeated_rows, warn_of_same_rows
 
-_BATCH, _DONE, _NO_EMPTY, _RAISED = range(4)  # what a rank says of a step
-_gloo_groups = WeakKeyDictionary[Any, Any]()  # by the group whose ranks they have
+T = TypeVar("T")
 
 
-def until_all_done(loader: Iterable[Any], *, empty: Any = None, group: Any = None) -> Iterator[Any]:
-    """This rank's batches, then batches of 0 rows, until every rank is done. If any loader raises, every rank raises.
+class until_all_done(Generic[T]):
+    """This rank's batches, then batches of 0 rows, until every rank is done. If a loader raises, every rank raises.
 
-    `empty` makes a batch of 0 rows. By default each tensor of the last real batch is cut to `[:0]`; a rank without any
-    batch needs `empty`, and so do batches that hold 0-d tensors or other objects. Each step costs one sum of an integer
-    a rank, over gloo, which runs while the batch before is used; one batch is fetched ahead.
+    Iterate it as you would iterate `loader`, once per epoch. Its attributes (`dataset`, `sampler`, `set_epoch`, …) are
+    the loader's. `len()` is the number of steps that all ranks take, and a TypeError if the loader of any rank has no
+    length. Before the first loop, `len()` asks the other ranks: it waits until they call `len()` or begin the loop.
 
-    >>> [len(batch) for batch in until_all_done([torch.ones(3, 2), torch.ones(1, 2)])]
-    [3, 1]
+    `empty` makes a batch of 0 rows. By default the first batch is cut to 0 rows: its tensors, arrays and lists of
+    strings; single numbers and strings stay as they are. A rank that never has a batch needs `empty`, and so do batches
+    of other objects.
+
+    All ranks leave the loop at the same step. If a rank leaves before the others (`break`, `return`, an exception), the
+    others get an error at their next step that names it. Each step costs a sum of a few integers per rank, over gloo.
+
+    >>> loop = until_all_done([torch.ones(3, 2), torch.ones(1, 2)])
+    >>> [len(batch) for batch in loop], len(loop)
+    ([3, 1], 2)
     """
-    if not is_distributed(group := group_of(group)):
-        yield from loader
-        return
-    rank, world, gloo, agreed = dist.get_rank(group), dist.get_world_size(group), _gloo_of(group), list[Any]()
-    for state, batch in _steps(loader, empty):
-        states = torch.zeros(world, dtype=torch.long, device="cpu")
-        states[rank] = state
-        with failures_named("sum of flags in until_all_done", group):
-            told = gloo.allreduce([states])
-        yield from agreed
-        with failures_named("sum of flags in until_all_done", group):
-            told.wait()
-        by_rank = states.tolist()
-        stuck = [r for r, s in enumerate(by_rank) if s == _RAISED or (s == _NO_EMPTY and _BATCH in by_rank)]
-        if stuck:
-            text = f"ranks {stuck} of {world}: the loader raised, or needs empty= to go on with batches of 0 rows"
-            raise BadInputError(text) from (batch if state > _DONE else None)
-        if _BATCH not in by_rank:
+
+    def __init__(self, loader: Iterable[T], *, empty: Callable[[], T] | None = None, group: Any = None) -> None:
+        self.loader = loader
+        self.empty = empty
+        self.group = group
+        self._begun = 0  # the number of the loop that len() has begun and nobody has iterated yet
+        self._steps: int | None = None  # of the last loop that was begun; -1 where they are not known
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "loader" not in vars(self):  # while it is copied or unpickled
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __len__(self) -> int:
+        group = group_of(self.group)
+        if not _has_others(group):
+            return len(self.loader)
+        if self._steps is None:
+            self._begun = self._begin(channel_of(group), group)
+        if self._steps is None or self._steps == -1:
+            raise TypeError("the number of steps is not known: on some rank the loader has no length")
+        return self._steps
+
+    def __iter__(self) -> Iterator[T]:
+        group = group_of(self.group)
+        if not _has_others(group):
+            yield from self.loader
             return
-        agreed = [batch]
+        channel = channel_of(group)
+        outer = channel.current
+        loop = self._begun or self._begin(channel, group)
+        self._begun = 0
+        for says, batch in self._own_steps():
+            try:
+                words = channel.tell(group, Word(loop, says))
+            except BadInputError as error:
+                raise error from (batch if isinstance(batch, Exception) else None)
+            if not any(word.says == Says.HAS_BATCH for word in words):
+                channel.current = outer
+                return
+            channel.current = loop
+            try:
+                yield batch
+            except GeneratorExit:  # the caller has left the loop now, or left it before and lets go of it now
+                if channel.current == loop:
+                    channel.leave(loop)
+                    channel.current = outer
+                raise
+
+    def _begin(self, channel: Channel, group: Any) -> int:
+        """Begin a loop together with the other ranks; its number."""
+        word = Word(channel.started + 1, Says.BEGINS, _length_of(self.loader), mark_of_rows(self.loader))
+        words = channel.tell(group, word)
+        warn_of_same_rows([word.rows for word in words])
+        lengths = [word.length for word in words]
+        self._steps = -1 if -1 in lengths else max(lengths)
+        return channel.started
+
+    def _own_steps(self) -> Iterator[tuple[Says, Any]]:
+        """What this rank says at each step, without end, with its batch or with the error that was raised."""
+        says = Says.RAISED
+        no_rows: Any = TypeError("there was no batch that could be cut to 0 rows")
+        try:
+            refuse_repeated_rows(self.loader)
+            for i, batch in enumerate(self.loader):
+                if i == 0 and self.empty is None:  # now, since the caller may change the batch
+                    no_rows = _cut_or_error(batch)
+                yield Says.HAS_BATCH, batch
+            if self.empty is None and isinstance(no_rows, Exception):
+                says = Says.CANNOT_CUT
+                raise no_rows
+            while True:
+                if self.empty is None:
+                    yield Says.IS_DONE, deepcopy(no_rows)
+                else:
+                    yield Says.IS_DONE, self.empty()
+        except Exception as error:  # every rank is told, and raises
+            while True:
+                yield says, error
 
 
-def _steps(loader: Iterable[Any], empty: Callable[[], Any] | None) -> Iterator[tuple[int, Any]]:
-    """This rank's state at every step, without end, and its batch or what it raised."""
-    state, batch = _RAISED, None
+def _cut_or_error(batch: Any) -> Any:
+    """The batch cut to 0 rows, or why it cannot be cut: an error only if this rank needs it."""
     try:
-        for batch in loader:
-            yield _BATCH, batch
-        state = _NO_EMPTY
-        batch = None if empty else tree_map(lambda t: t[:0].clone(), batch)
-        while True:
-            yield _DONE, empty() if empty else tree_map(torch.clone, batch)
-    except Exception as error:  # raised on every rank
-        while True:
-            yield state, error
+        return cut_to_no_rows(batch)
+    except Exception as error:
+        return error
 
 
-def _gloo_of(group: Any) -> Any:
-    """The group itself where it has gloo, else its ranks on gloo: on NCCL, reading a flag waits for the whole step.
+def _has_others(group: Any) -> bool:
+    """Whether there are other ranks. Raises where there should be, and the process group is not made yet."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world > 1 and not (dist.is_available() and dist.is_initialized()):
+        text = f"WORLD_SIZE says that there are {world} ranks, but there is no process group yet"
+        raise BadInputError(f"{text}: call torch.distributed.init_process_group() before until_all_done's loop")
+    return is_distributed(group)
 
-    The ranks meet in the group's own store. `dist.new_group` would have them meet under a name that depends on how many
-    groups each is in.
-    """
-    group = group or dist.group.WORLD
-    if "cpu:gloo" in str(dist.get_backend_config(group)):
-        return group
-    if group not in _gloo_groups:
-        store = dist.PrefixStore("until_all_done", dist.distributed_c10d._world.pg_map[group][1])
-        place = dist.get_rank(group), dist.get_world_size(group)
-        _gloo_groups[group] = dist.ProcessGroupGloo(store, *place, timeout=timedelta(minutes=30))
-    return _gloo_groups[group]
+
+def _length_of(loader: Any) -> int:
+    """How many batches a loader says it has; -1 if it does not."""
+    try:
+        return len(loader)
+    except Exception:  # loaders say so in many ways: TypeError, NotImplementedError, …
+        return -1

@@ -12,6 +12,7 @@ from ._agree import _Claim
 from ._blocks import (
     ALIGNMENT,
     HEADER,
+    NUMBER,
     as_bytes,
     block_of,
     dtype_of_sums,
@@ -41,13 +42,15 @@ class Nccl(Call):
             raise BadInputError("a CUDA graph cannot capture an exchange of sizes: pass `sizes`")
         is_usable = claim.digest != 0
         xs = self.xs if is_usable and all(x.device == device for x in self.xs) else []
-        block = block_of([row_bytes(x, self.dim) for x in xs], claim.size)
         slot = HEADER + SLOTS // self.world // ALIGNMENT * ALIGNMENT
-        sends_rows = bool(xs) and block.end <= slot
+        sends_numbers = HEADER + NUMBER * len(self.numbers) <= slot
+        numbers = self.numbers if sends_numbers else ()
+        block = block_of([row_bytes(x, self.dim) for x in xs], claim.size, len(numbers))
+        sends_rows = bool(xs) and sends_numbers and block.end <= slot
 
         slots = torch.empty((self.world, slot), dtype=torch.uint8, device=device)
-        headers = slots.view(torch.long).narrow(1, 0, 5)
-        headers.select(0, self.rank).copy_(_long_tensor([*claim, sends_rows], device))
+        headers = slots.view(torch.long).narrow(1, 0, 6 + len(numbers))
+        headers.select(0, self.rank).copy_(_long_tensor([*claim, 0, sends_rows, *numbers], device))
         if sends_rows:
             for x, start in zip(xs, block.starts, strict=True):
                 write_rows(x, slots.select(0, self.rank), start)
@@ -57,11 +60,14 @@ class Nccl(Call):
             everyones = headers.tolist()
 
         claims = [header[:4] for header in everyones]
-        is_one_call = len({digest for digest, *_ in claims}) == 1  # if not, other ranks' rows have other lengths
-        if xs and is_one_call and all(sent for *_, sent in everyones):
+        if len({digest for digest, *_ in claims}) > 1:
+            return claims  # other ranks' numbers and rows have other lengths
+        if numbers:
+            self.everyones_numbers = [header[6:] for header in everyones]
+        if xs and all(header[5] for header in everyones):
             starts = range(0, slots.numel(), slot)
             sizes = [size for _, size, *_ in claims]
-            self.arrived = read_rows(slots.view(-1), starts, sizes, xs, self.dim)
+            self.arrived = read_rows(slots.view(-1), starts, sizes, xs, self.dim, len(numbers))
         return claims
 
     def device(self) -> torch.device:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Many tensors in one call: the ranks agree on them together, and move them in one order."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -136,14 +136,29 @@ def move_all(
     """Every tensor gathered, or summed by the adjoint, in one order of collectives on every rank."""
     if not summed:
         return [_differentiably(ranks, [x], dim, sizes, summed, is_adjoint)[0] for x in xs]
-    # one Function for all tensors that want a gradient: autograd gives zeros for those that a rank's loss leaves out,
-    # so that every rank enters the same sums in the same order
+    move = ranks.sum if is_adjoint else ranks.gather
+    return in_one_order(
+        xs,
+        differentiably=lambda wanting: _differentiably(ranks, wanting, dim, sizes, summed, is_adjoint),
+        plainly=lambda x: move(x, dim, sizes),
+    )
+
+
+def in_one_order(
+    xs: list[Tensor],
+    differentiably: Callable[[list[Tensor]], list[Tensor]],
+    plainly: Callable[[Tensor], Tensor],
+) -> list[Tensor]:
+    """Every tensor moved: those that want a summed gradient first and in one Function, then the others one by one.
+
+    In one Function, since autograd then gives zeros for those that a rank's loss leaves out: so every rank enters the
+    same collectives of the backward in the same order.
+    """
     order = order_of_moves(xs)
     wanting = [xs[i] for i in order if _wants_gradient(xs[i])]
-    moved = _differentiably(ranks, wanting, dim, sizes, summed, is_adjoint)
-    move = ranks.sum if is_adjoint else ranks.gather
+    moved = differentiably(wanting) if wanting else []
     for i in order[len(wanting) :]:
-        moved.append(move(xs[i], dim, sizes))
+        moved.append(plainly(xs[i]))
     in_place: list[Any] = [None] * len(xs)
     for i, tensor in zip(order, moved, strict=True):
         in_place[i] = tensor
@@ -164,8 +179,6 @@ def _wants_gradient(x: Tensor) -> bool:
 def _differentiably(
     ranks: Any, xs: list[Tensor], dim: int, sizes: Sequence[int], summed: bool, is_adjoint: bool
 ) -> list[Tensor]:
-    if not xs:
-        return []
     tie = torch.zeros(0, dtype=torch.float32, device=xs[0].device)
     _, *moved = _Gather.apply(ranks, dim, sizes, summed, is_adjoint, tie, *xs)
     return moved
