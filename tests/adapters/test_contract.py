@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from shared_distributed_tools.scan.fingerprint import known_originals
 from tests.support import World, Worlds
 from tests.support.adapters import (
     ADAPTERS,
@@ -255,6 +256,12 @@ def test_exported_names_and_signatures(name: str, request: pytest.FixtureRequest
             assert subject == getattr(adapter(name), expected.removesuffix(".apply")).apply
         else:
             assert signature(subject) == expected
+
+
+@of_adapter
+def test_the_contract_has_every_name_of_the_original(name: str) -> None:
+    """Helpers too: whoever imports one from the original's file finds it in the adapter."""
+    assert known_originals()[name].keys() <= CONTRACTS[name]["api"].keys()
 
 
 @of_adapter

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`adapters new`: what CONTRIBUTING.md says about a fifth adapter, done."""
+"""`adapters new`: what CONTRIBUTING.md says about a further adapter, done."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.downstream.old_copies import RIGHT
+from tests.downstream.projects import ORIGINALS
 from tests.downstream.trees import committed, write_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,12 +72,59 @@ def test_the_original_is_recognised(checkout: Path, tmp_path: Path) -> None:
     assert "exact: the original of other-proj" in done.stdout
 
 
+def test_the_originals_names_are_in_the_contract(checkout: Path, tmp_path: Path) -> None:
+    """Helpers too. What the core has is imported; of the rest it says what to write, and the contract test fails."""
+    text = ORIGINALS["spear-tts"] + "\n\ndef pad_dim_to(t, length, dim = 0):\n    return t\n"
+    text += "\n\ndef own_helper(x: int, *, y = 2) -> int:\n    return x\n"
+    (tmp_path / "theirs.py").write_text(text)
+    before = (checkout / "pyproject.toml").read_text()
+    options = ("--like", "mirasol", "--replaces", "x/distributed.py", "--original", str(tmp_path / "theirs.py"))
+    done = new(checkout, "two-words", *options)
+    assert done.returncode == 0, done.stderr
+    assert "and the core has not: own_helper. Define these" in done.stdout
+    assert "has no get_is_distributed. Remove that" in done.stdout
+    assert "nearer to spear-tts's (100%) than to mirasol's" in done.stdout
+    contract = json.loads((checkout / "packages/two-words/contract.json").read_text())
+    api = json.loads((ROOT / "packages/spear-tts/contract.json").read_text())["api"]
+    assert contract["api"] == {**api, "own_helper": "(x, *, y=2)", "pad_dim_to": "(t, length, dim=0)"}
+    assert list(contract["adds"]) == ["AllGather"]
+    assert "from two_words_distributed import" in (checkout / "packages/two-words/README.md").read_text()
+    assert (checkout / "pyproject.toml").read_text() == before
+    tests = ("-q", "--suite=two-words", "-p", "no:cacheprovider", "tests/adapters/test_contract.py", "-k", "exported")
+    assert "own_helper" in run(checkout, "pytest", *tests).stdout
+
+    module = checkout / "packages/two-words/src/two_words_distributed/__init__.py"
+    text = module.read_text()
+    first, last = text.index("@_asked_once"), text.index("class AllGather")
+    text = text[:first] + "def own_helper(x, *, y=2):\n    return x\n\n\n" + text[last:]
+    text = text.replace("get_is_distributed()", "_is_distributed()").replace(
+        '    "pad_dim_to",', '    "own_helper",\n    "pad_dim_to",'
+    )
+    module.write_text(text)
+    assert run(checkout, "pytest", *tests).returncode == 0
+
+
+def test_an_adapter_that_lacks_a_name_of_its_original_is_a_finding_of_parity(checkout: Path, tmp_path: Path) -> None:
+    """Although all that it has behaves like the original."""
+    (tmp_path / "theirs.py").write_text(ORIGINALS["mirasol"])
+    options = ("--like", "mirasol", "--replaces", "x/distributed.py", "--original", str(tmp_path / "theirs.py"))
+    assert new(checkout, "lacking", *options).returncode == 0
+    path = checkout / "packages/lacking/contract.json"
+    contract = json.loads(path.read_text())
+    del contract["api"]["pad_dim_to"]
+    path.write_text(json.dumps(contract))
+    words = ("parity", str(tmp_path / "theirs.py"), "--adapter", "lacking", "--world-size", "1")
+    done = run(checkout, "shared_distributed_tools", *words)
+    assert done.returncode == 1, done.stderr
+    assert "in the original, and not in the adapter: pad_dim_to" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("musiclm", "--like", "mirasol"), "packages/musiclm is there already"),
         (("New Proj", "--like", "mirasol"), "no name for an adapter"),
-        (("third", "--like", "nobody"), "'nobody' is not one of 'mirasol'"),
+        (("third", "--like", "nobody"), "'nobody' is not one of '"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: tuple[str, ...], words: str, checkout: Path) -> None:
