@@ -42,7 +42,7 @@ UNLIKE = tuple(name for name in ADAPTERS if LIKE[name] == name)
 _SHARED = importlib.import_module("shared_distributed.adapters")
 # the names that an adapter takes from the core as they are
 TAKEN = {
-    name: {one for one in CONTRACTS[name]["api"] if getattr(adapter(name), one) is getattr(_SHARED, one, None)}
+    name: {one for one, value in vars(adapter(name)).items() if value is vars(_SHARED).get(one) and one[0] != "_"}
     for name in ADAPTERS
 }
 

@@ -26,7 +26,8 @@ def api_of(tree: ast.Module) -> dict[str, Any]:
             api[one.name] = [_signature(methods[method]) for method in pair if method in methods]
         elif isinstance(node, ast.Assign):
             if gathers(node):
-                api[one.name] = ast.unparse(node.value)
+                value = ast.unparse(node.value)
+                api[one.name] = api.get(value, value)  # another name of a function
         else:
             api[one.name] = _signature(node)
     return dict(sorted(api.items(), key=lambda item: (not item[0][0].isupper(), item[0])))
