@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import shared_distributed as core
-from tests.support.adapters import adapter
+from tests.support.adapters import adapter, function_of
 from tests.support.gather import gather_by
 
 call = importlib.import_module("shared_distributed._call")
@@ -27,12 +27,6 @@ compiled = importlib.import_module("shared_distributed._compiled")
 usable = importlib.import_module("shared_distributed._usable")
 
 COLUMNS = 5
-FUNCTION = {
-    "musiclm": "AllGatherFunction",
-    "spear-tts": "AllGather",
-    "mirasol": "AllGather",
-    "st-moe": "AllGatherFunction",
-}
 
 
 class Seen(NamedTuple):
@@ -68,9 +62,9 @@ class FakeCuda:
             self._reads += 1
             if tensor.ndim == 1:
                 return sizes
-            assert tuple(tensor.shape) == (world, len(self._header) + 1)
+            assert tuple(tensor.shape) == (world, len(self._header) + 2)
             digest, _, *others = self._header
-            return [[digest, n, *others, 1] for n in sizes]  # 1: the rows are in the slots
+            return [[digest, n, *others, 0, 1] for n in sizes]  # 1: the rows are in the slots
 
         def copy(target: Tensor, source: Tensor) -> Tensor:
             """In place of `copy_`, which asks a CPU build for its CUDA. From the host it would wait for the device."""
@@ -126,7 +120,7 @@ def backward(subject: str, x: Tensor, sizes: list[int]) -> Tensor:
         ctx = SimpleNamespace(call=(ranks, 0, sizes, grad == "sum"), is_adjoint=False, saved_tensors=[tie])
         return gradient._Gather.backward(ctx, tie, arriving)[-1]  # type: ignore[no-any-return]
     arguments = (x, 0, sizes, *([True] if grad == "sum" else []))
-    function, ctx = getattr(adapter(who), FUNCTION[who]), SimpleNamespace(needs_input_grad=[True] * len(arguments))
+    function, ctx = getattr(adapter(who), function_of(who)), SimpleNamespace(needs_input_grad=[True] * len(arguments))
     function.forward(ctx, *arguments)
     return function.backward(ctx, arriving, None)[0]  # type: ignore[no-any-return]
 

@@ -50,7 +50,8 @@ def test_every_public_name_has_a_docstring(module: str) -> None:
     for name, value in {"the module": importlib.import_module(module), **public(module)}.items():
         own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
         documented = own or (inspect.isclass(value) and vars(value)["apply"].__doc__)
-        assert documented or len(inspect.getsource(value).splitlines()) == 2, f"{module}.{name} has no docstring"
+        lines = [line for line in inspect.getsource(value).splitlines() if not line.startswith("@")]
+        assert documented or len(lines) == 2, f"{module}.{name} has no docstring"
 
 
 def test_every_public_name_of_the_core_has_an_example() -> None:
@@ -85,9 +86,14 @@ def under_torchrun(ranks: int, script: Path, *arguments: str) -> str:
     """What a script prints."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", script]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    for _ in range(3):
+        done = subprocess.run(
+            [*command, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        # torch's DDP keeps the process group's threads, even after `del model`: where cores are busy, one of them can
+        # be the last to hold a tensor while the interpreter ends
+        if "terminate called without an active exception" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     return done.stdout
 
