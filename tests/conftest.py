@@ -37,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "suite(name): the suite that a test belongs to; core where it has none")
+    config.addinivalue_line("markers", "like(name): of an adapter that gathers by the function of another one")
     config.addinivalue_line("markers", "only_over(*backends, reason): skipped, with this reason, over all others")
     if config.getoption("--vendored"):
         use_vendored_files(config)
@@ -99,8 +100,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     A test's suite is its marker's, else tools in the room of that name, else core. A test without ranks says the same
     over every backend, and runs with gloo; so does one that takes `worlds` but no `backend`, for a reason that
-    `only_over` gives.
+    `only_over` gives. An adapter that gathers by another's function runs the matrix on two ranks, and all of it where
+    its suite is asked for.
     """
+    is_whole = config.getoption("--suite") is not None
     chosen = [config.getoption("--suite")] if config.getoption("--suite") else list(SUITES)
     if config.getoption("--vendored"):
         chosen = list(ADAPTERS)
@@ -114,6 +117,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     backend = config.getoption("--backend")
 
     def belongs(item: pytest.Item) -> bool:
+        if not is_whole and item.get_closest_marker("like") and parameter(item, "world_size") != 2:
+            return False
         over_ranks = {"backend", "worlds"} & set(getattr(item, "fixturenames", ()))
         return suite_of(item) in chosen and (backend == "gloo" or bool(over_ranks))
 
@@ -126,6 +131,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"over {' and '.join(only.args)} only: {only.kwargs['reason']}"))
         elif only is None and backend != "gloo" and "backend" not in getattr(item, "fixturenames", ()):
             raise pytest.UsageError(f"{item.nodeid} takes worlds but no backend: say by only_over why it is over gloo")
+
+
+def parameter(item: pytest.Item, name: str) -> object:
+    """A test's parameter, or None."""
+    call = getattr(item, "callspec", None)
+    return call.params.get(name) if call else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

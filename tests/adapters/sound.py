@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.support.adapters import adapter, core
+from tests.support.adapters import TAKEN, adapter, arguments_of, core, function_of
 from tests.support.calls import Outcome, attempt
 from tests.support.gather import gather_by, make_input
 from tests.support.oracle import Case, upstream, values
@@ -211,6 +211,7 @@ def helpers_on_default_device(name: str) -> dict[str, Any]:
             seen["same"] = [t.tolist() for t in module.all_gather_same_dim(x[0, 0])]
         if hasattr(module, "gather_sizes"):
             seen["sizes"] = module.gather_sizes(x, dim=0).tolist()
+        if "split_by_rank" in TAKEN[name]:
             seen["split"] = module.split_by_rank((x, x[:1]))[1].tolist()
     return seen
 
@@ -235,10 +236,10 @@ def spelled(name: str, how: str, summed: bool) -> Any:
     if how == "module":
         gather = module.AllGather(dim=0, **({"all_reduce_grads": True} if summed else {}))
         return lambda x, sizes: gather(x, sizes)
-    last = [True] if summed else [False] if name == "musiclm" else []
+    last = [True] if summed else [False] * (arguments_of(name) - 3)
     if how == "all_gather":
         return lambda x, sizes: module.all_gather(x, 0, sizes, *last)
-    function = getattr(module, "AllGatherFunction", module.AllGather)
+    function = getattr(module, function_of(name))
     return lambda x, sizes: function.apply(x, 0, sizes, *last)
 
 

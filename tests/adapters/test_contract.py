@@ -14,8 +14,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from shared_distributed_tools.scan.fingerprint import known_originals
 from tests.support import World, Worlds
-from tests.support.adapters import CONTRACTS, adapter, core, marked, of_adapter
+from tests.support.adapters import (
+    ADAPTERS,
+    CONTRACTS,
+    adapter,
+    arguments_of,
+    core,
+    family,
+    function_of,
+    marked,
+    of_adapter,
+    those_that_take,
+)
 from tests.support.calls import Outcome, attempt
 from tests.support.gather import gather_by
 from tests.support.world import device, join_group, place
@@ -39,9 +51,9 @@ def alone(name: str, how: str) -> Outcome:
 
 def direct(name: str, how: str, x: torch.Tensor) -> Any:
     if how == "function":
-        return adapter(name).AllGatherFunction.apply(x, 0, None, *([False] if name == "musiclm" else []))
+        return getattr(adapter(name), function_of(name)).apply(x, 0, None, *[False] * (arguments_of(name) - 3))
     if how == "split_by_rank":
-        return adapter(name).split_by_rank(x)
+        return adapter(name).split_by_rank(x), None
     if how == "gather_sizes":
         return adapter(name).gather_sizes(x, dim=0), None
     return getattr(adapter(name), how)(x), None
@@ -89,9 +101,9 @@ def musiclm_from_an_old_pickle() -> dict[str, Any]:
     return {"stale": stale, "gathered": again(x)[0].tolist(), "sizes": again(x)[1].tolist()}
 
 
-def st_moe_from_an_old_pickle() -> tuple[list[float], list[int], list[float]]:
-    """The same for st-moe, whose original knew its dim only: the gradient is the original's own slice."""
-    cls, rank = adapter("st-moe").AllGather, dist.get_rank()
+def st_moe_from_an_old_pickle(name: str) -> tuple[list[float], list[int], list[float]]:
+    """The same for those like st-moe, whose originals knew their dim only: the gradient is the original's own slice."""
+    cls, rank = adapter(name).AllGather, dist.get_rank()
     old = cls.__new__(cls)
     old.__setstate__(pickle.loads(pickle.dumps({**nn.Module().__dict__, "dim": 0})))
     again = pickle.loads(pickle.dumps(old))
@@ -101,14 +113,12 @@ def st_moe_from_an_old_pickle() -> tuple[list[float], list[int], list[float]]:
     return gathered.tolist(), sizes.tolist(), x.grad.tolist()  # type: ignore[union-attr]
 
 
-def mirasol_asked_too_early() -> dict[str, Any]:
-    """The cached answer: kept, warned about once, and forgotten on request."""
-    ask = adapter("mirasol").get_is_distributed
-    x = torch.ones(place().rank + 1)
+def asked_too_early(name: str, question: str) -> dict[str, Any]:
+    """A remembered answer: kept, warned about once, and forgotten on request."""
+    ask = getattr(adapter(name), question)
     before = warned_about(ask)
     join_group()
     first, second = warned_about(ask), warned_about(ask)
-    refused = attempt(lambda: adapter("mirasol").all_gather(x, 0, None)).error
     fresh = ask.__wrapped__()
     hits = ask.cache_info().hits
     ask.cache_clear()
@@ -116,34 +126,67 @@ def mirasol_asked_too_early() -> dict[str, Any]:
         "before": before,
         "first": first,
         "second": second,
-        "refused": refused,
         "wrapped": fresh,
         "hits": hits,
         "cleared": warned_about(ask),
-        "gathers": adapter("mirasol").all_gather(x, 0, None)[1].tolist(),
         "pickled": pickle.loads(pickle.dumps(ask)) is ask,
     }
 
 
-def spear_asks_every_time() -> tuple[Any, list[int]]:
-    """No answer is remembered: a group that comes up later is seen."""
-    gather, x = adapter("spear-tts").all_gather, torch.ones(place().rank + 1)
-    before = gather(x, 0, None)[1]
+def mirasol_gathers_too_early() -> tuple[str, list[int]]:
+    """What a gather does with the remembered answer, and once it is forgotten."""
+    ask, x = adapter("mirasol").get_is_distributed, torch.ones(place().rank + 1)
+    ask()
     join_group()
-    return before, gather(x, 0, None)[1].tolist()
+    refused = attempt(lambda: adapter("mirasol").all_gather(x, 0, None)).error
+    ask.cache_clear()
+    return refused, adapter("mirasol").all_gather(x, 0, None)[1].tolist()
+
+
+def asks_every_time(name: str) -> tuple[Any, list[int]]:
+    """No answer is remembered: a group that comes up later is seen."""
+    gather, x = adapter(name).all_gather, torch.ones(place().rank + 1)
+    before = attempt(lambda: gather(x, 0, None)[1])
+    join_group()
+    return before.error or before.value, gather(x, 0, None)[1].tolist()
+
+
+def contrastive_rl_asks_every_time() -> tuple[bool, bool]:
+    """Its `is_distributed` before the group, and with it."""
+    ask = adapter("contrastive-rl").is_distributed
+    before = ask()
+    join_group()
+    return before, ask()
+
+
+def soft_moe_splits() -> tuple[list[Any], list[Any], list[Any]]:
+    """This rank's part alone, of a tuple, of a list and of a tensor."""
+    split, world = adapter("soft-moe").split_by_rank, dist.get_world_size()
+    parts = tuple(torch.full((n,), float(n), device=device()) for n in range(world))
+    stacked = torch.arange(world * 2.0, device=device()).view(world, 2)
+    return split(parts).tolist(), split(list(parts)).tolist(), split(stacked).tolist()
+
+
+def ring_attention_gathers_masks() -> tuple[str, list[bool], list[int]]:
+    """A bool tensor through `all_gather`, which its original sends as ints."""
+    rank = dist.get_rank()
+    mask = torch.arange(rank + 1, device=device()) % 2 == rank % 2
+    gathered, sizes = adapter("ring-attention").all_gather(mask, 0, None)
+    return str(gathered.dtype), gathered.tolist(), sizes.tolist()
 
 
 def backward_arity(name: str, function: str) -> int:
     """How many gradients an adapter's backward returns."""
     cls = getattr(adapter(name), function)
-    arguments = (torch.ones(dist.get_rank() + 1, device=device()), 0, None, *([False] if name == "musiclm" else []))
+    last = [False] * (arguments_of(name) - 3)
+    arguments = (torch.ones(dist.get_rank() + 1, device=device()), 0, None, *last)
     ctx = SimpleNamespace(needs_input_grad=[True, *[False] * (len(arguments) - 1)])
     gathered, _ = cls.forward(ctx, *arguments)
     return len(cls.backward(ctx, torch.ones_like(gathered), None))
 
 
-def st_moe_helpers() -> dict[str, Any]:
-    moe, rank, world = adapter("st-moe"), dist.get_rank(), dist.get_world_size()
+def st_moe_helpers(name: str) -> dict[str, Any]:
+    moe, rank, world = adapter(name), dist.get_rank(), dist.get_world_size()
     parts = tuple(torch.full((n, 2), float(n), device=device()) for n in range(world))  # sizes with a zero among them
     own, sizes = moe.split_by_rank(parts)
     stacked, even = moe.split_by_rank(torch.arange(world * 10.0, device=device()).view(world, 5, 2))
@@ -209,27 +252,23 @@ def test_exported_names_and_signatures(name: str, request: pytest.FixtureRequest
             assert is_function != issubclass(subject, torch.nn.Module)
             first, second = (subject.forward, subject.backward) if is_function else (subject.__init__, subject.forward)
             assert [signature(first), signature(second)] == expected
-        elif expected == "AllGather.apply":
-            assert subject == adapter(name).AllGather.apply
+        elif expected.endswith(".apply"):
+            assert subject == getattr(adapter(name), expected.removesuffix(".apply")).apply
         else:
             assert signature(subject) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "function", "arity"),
-    [
-        pytest.param(name, function, arity, marks=pytest.mark.suite(name))
-        for name, function, arity in [
-            ("musiclm", "AllGatherFunction", 4),
-            ("spear-tts", "AllGather", 3),
-            ("mirasol", "AllGather", 3),
-            ("st-moe", "AllGatherFunction", 3),
-        ]
-    ],
-)
-def test_backward_arity(name: str, function: str, arity: int, backend: str, worlds: Worlds) -> None:
+@of_adapter
+def test_the_contract_has_every_name_of_the_original(name: str) -> None:
+    """Helpers too: whoever imports one from the original's file finds it in the adapter."""
+    assert known_originals().get(name, {}).keys() <= CONTRACTS[name]["api"].keys()
+
+
+@of_adapter
+def test_backward_arity(name: str, backend: str, worlds: Worlds) -> None:
     """A backward returns as many gradients as the original's."""
-    assert worlds.get(backend, 2).run(backward_arity, name, function) == [arity, arity]
+    arity = arguments_of(name)
+    assert worlds.get(backend, 2).run(backward_arity, name, function_of(name)) == [arity, arity]
 
 
 @pytest.fixture(scope="module")
@@ -248,10 +287,10 @@ def test_musiclm_without_a_group_returns_its_input(groupless: World) -> None:
     assert gradient.tolist() == [[2.0] * 3] * 2
 
 
-@pytest.mark.suite("spear-tts")
-def test_spear_tts_without_a_group_returns_a_view(groupless: World) -> None:
+@pytest.mark.parametrize("name", marked(family("spear-tts")))
+def test_spear_tts_without_a_group_returns_a_view(name: str, groupless: World) -> None:
     """`(x, None)`, as the original's Function gives it: not the same x, but a view, and the gradient flows."""
-    (outcome,) = groupless.run(alone, "spear-tts", "gather")
+    (outcome,) = groupless.run(alone, name, "gather")
     same, out, sizes, gradient = outcome.value
     assert not same
     assert out.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
@@ -259,32 +298,25 @@ def test_spear_tts_without_a_group_returns_a_view(groupless: World) -> None:
     assert gradient.tolist() == [[2.0] * 3] * 2
 
 
-@pytest.mark.suite("mirasol")
-def test_mirasol_without_a_group_asserts(groupless: World) -> None:
-    """An AssertionError, as the original's."""
-    (outcome,) = groupless.run(alone, "mirasol", "gather")
+@pytest.mark.parametrize("name", marked([name for name in ADAPTERS if CONTRACTS[name]["alone"] == "raises"]))
+def test_without_a_group_mirasol_and_x_clip_assert(name: str, groupless: World) -> None:
+    """An AssertionError, as the originals'."""
+    (outcome,) = groupless.run(alone, name, "gather")
     assert outcome.error == "AssertionError"
+
+
+def needs_a_group(name: str) -> list[str]:
+    """What of an adapter lets torch complain about a missing process group."""
+    api, gathers = CONTRACTS[name]["api"], CONTRACTS[name]["alone"] == "gathers"
+    plain = ("gather_sizes", "all_gather_same_dim", "all_gather_variable_dim", "split_by_rank")
+    whole = ["gather"] if gathers else []
+    whole += ["function"] if "AllGatherFunction" in api else []
+    return [*whole, *(function for function in plain if function in api)]
 
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [
-        pytest.param(name, how, marks=pytest.mark.suite(name))
-        for name, hows in {
-            "st-moe": [
-                "gather",
-                "function",
-                "gather_sizes",
-                "all_gather_same_dim",
-                "all_gather_variable_dim",
-                "split_by_rank",
-            ],
-            "musiclm": ["function", "all_gather_same_dim", "all_gather_variable_dim"],
-            "spear-tts": ["all_gather_variable_dim"],
-            "mirasol": ["all_gather_variable_dim"],
-        }.items()
-        for how in hows
-    ],
+    [pytest.param(name, how, marks=pytest.mark.suite(name)) for name in ADAPTERS for how in needs_a_group(name)],
 )
 def test_torchs_own_error_without_a_group(name: str, how: str, groupless: World) -> None:
     """Where the original let torch complain about the missing group, so do we."""
@@ -293,10 +325,10 @@ def test_torchs_own_error_without_a_group(name: str, how: str, groupless: World)
     assert "GatherError" not in outcome.bases
 
 
-@pytest.mark.suite("st-moe")
-def test_st_moe_alone_in_a_group_gathers(backend: str, worlds: Worlds) -> None:
+@pytest.mark.parametrize("name", marked(family("st-moe")))
+def test_st_moe_alone_in_a_group_gathers(name: str, backend: str, worlds: Worlds) -> None:
     """World size 1: a copy of the input and its size, not the input itself."""
-    (outcome,) = worlds.get(backend, 1).run(alone, "st-moe", "gather")
+    (outcome,) = worlds.get(backend, 1).run(alone, name, "gather")
     same, out, sizes, gradient = outcome.value
     assert not same
     assert (out.tolist(), sizes) == ([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], [2])
@@ -335,40 +367,89 @@ def test_musiclm_modules_from_old_pickles_work() -> None:
             }
 
 
-@pytest.mark.suite("st-moe")
-def test_st_moe_modules_from_old_pickles_work(backend: str, worlds: Worlds) -> None:
+@pytest.mark.parametrize("name", marked(family("st-moe")))
+def test_st_moe_modules_from_old_pickles_work(name: str, backend: str, worlds: Worlds) -> None:
     """The original's had no `all_reduce_grads`: without it, as ever."""
-    answers = worlds.get(backend, 2).run(st_moe_from_an_old_pickle)
+    answers = worlds.get(backend, 2).run(st_moe_from_an_old_pickle, name)
     assert answers == [([0.0, 1.0, 1.0], [1, 2], [rank + 1.0] * (rank + 1)) for rank in range(2)]
 
 
-@pytest.mark.suite("mirasol")
-def test_mirasol_remembers_its_first_answer_and_warns_once() -> None:
-    """The cache outlives the arrival of the group; `cache_clear` ends it."""
+# an adapter, a question whose answer it remembers, and the answers of rank 1 without a group and in one of two ranks
+REMEMBERED = [
+    ("mirasol", "get_is_distributed", False, True),
+    ("ring-attention", "is_distributed", False, True),
+    ("ring-attention", "get_world_size", 1, 2),
+    ("ring-attention", "get_rank", 0, 1),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "question", "alone", "together"),
+    [pytest.param(*row, marks=pytest.mark.suite(row[0])) for row in REMEMBERED],
+)
+def test_a_first_answer_is_remembered_and_warned_about_once(
+    name: str, question: str, alone: object, together: object
+) -> None:
+    """The cache outlives the arrival of the group; `cache_clear` ends it. Rank 0 stays rank 0: nothing to warn of."""
     with World(2, join=False) as world:
-        for seen in world.run(mirasol_asked_too_early):
-            assert seen["before"] == (False, [])
-            assert seen["first"] == (False, ["StaleAnswerWarning at test_contract.py"])
-            assert seen["second"] == (False, [])
-            assert seen["refused"] == "AssertionError"
-            assert seen["wrapped"] is True
+        for rank, seen in enumerate(world.run(asked_too_early, name, question)):
+            in_group = together if rank == 1 or question != "get_rank" else 0
+            warning = ["StaleAnswerWarning at test_contract.py"] if in_group != alone else []
+            assert seen["before"] == (alone, [])
+            assert seen["first"] == (alone, warning)
+            assert seen["second"] == (alone, [])
+            assert seen["wrapped"] == in_group
             assert seen["hits"] >= 2
-            assert seen["cleared"] == (True, [])
-            assert seen["gathers"] == [1, 2]
+            assert seen["cleared"] == (in_group, [])
             assert seen["pickled"]
 
 
-@pytest.mark.suite("spear-tts")
-def test_spear_tts_asks_at_every_call() -> None:
+@pytest.mark.suite("mirasol")
+def test_mirasol_gathers_by_its_remembered_answer() -> None:
+    """It refuses for as long as it takes itself for alone."""
+    with World(2, join=False) as world:
+        assert world.run(mirasol_gathers_too_early) == [("AssertionError", [1, 2])] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        *(pytest.param(name, None, marks=pytest.mark.suite(name)) for name in family("spear-tts")),
+        pytest.param("x-clip", "AssertionError", marks=pytest.mark.suite("x-clip")),
+    ],
+)
+def test_spear_tts_and_x_clip_ask_at_every_call(name: str, before: str | None) -> None:
     """A group that comes up later is used."""
     with World(2, join=False) as world:
-        assert world.run(spear_asks_every_time) == [(None, [1, 2])] * 2
+        assert world.run(asks_every_time, name) == [(before, [1, 2])] * 2
 
 
-@pytest.mark.suite("st-moe")
-def test_st_moe_helpers(backend: str, worlds: Worlds) -> None:
+@pytest.mark.suite("contrastive-rl")
+def test_contrastive_rl_asks_at_every_call() -> None:
+    """Its `is_distributed` remembers nothing."""
+    with World(2, join=False) as world:
+        assert world.run(contrastive_rl_asks_every_time) == [(False, True)] * 2
+
+
+@pytest.mark.suite("soft-moe")
+def test_soft_moe_splits_without_sizes(backend: str, worlds: Worlds) -> None:
+    """`split_by_rank` gives this rank's part alone, of a list too."""
+    answers = worlds.get(backend, 3).run(soft_moe_splits)
+    assert answers == [([float(r)] * r, [float(r)] * r, [2.0 * r, 2.0 * r + 1]) for r in range(3)]
+
+
+@pytest.mark.suite("ring-attention")
+def test_ring_attention_gathers_masks(backend: str, worlds: Worlds) -> None:
+    """Bool in, bool out, through its `all_gather`."""
+    mask = [True, False, True, True, False, True]
+    answers = worlds.get(backend, 3).run(ring_attention_gathers_masks)
+    assert answers == [("torch.bool", mask, [1, 2, 3])] * 3
+
+
+@pytest.mark.parametrize("name", marked(those_that_take("split_by_rank")))
+def test_st_moe_helpers(name: str, backend: str, worlds: Worlds) -> None:
     """Splitting by rank, sizes with a zero among them, and back through the gather."""
-    for rank, seen in enumerate(worlds.get(backend, 3).run(st_moe_helpers)):
+    for rank, seen in enumerate(worlds.get(backend, 3).run(st_moe_helpers, name)):
         assert seen["own"] == [[float(rank)] * 2] * rank
         assert seen["sizes"] == ([0, 1, 2], True)
         assert seen["stacked"] == torch.arange(30.0).view(3, 5, 2)[rank].tolist()
@@ -379,10 +460,10 @@ def test_st_moe_helpers(backend: str, worlds: Worlds) -> None:
         assert seen["same"] == [(0.0, 4), (1.0, 4), (2.0, 4)], "no views, of which one keeps all in memory"
 
 
-@pytest.mark.suite("st-moe")
-def test_st_moe_small_functions() -> None:
+@pytest.mark.parametrize("name", marked(those_that_take("divisible_by")))
+def test_st_moe_small_functions(name: str) -> None:
     """exists, default, divisible_by and has_only_one_value, as everyone knows them."""
-    moe = adapter("st-moe")
+    moe = adapter(name)
     assert (moe.exists(0), moe.exists(None)) == (True, False)
     assert (moe.default(0, 5), moe.default(None, 5)) == (0, 5)
     assert (moe.divisible_by(6, 3), moe.divisible_by(7, 3)) == (True, False)
@@ -391,7 +472,7 @@ def test_st_moe_small_functions() -> None:
     assert not moe.has_only_one_value(torch.tensor([2, 3]))
 
 
-@pytest.mark.parametrize("name", marked(("mirasol", "st-moe")))
+@pytest.mark.parametrize("name", marked(those_that_take("pad_dim_to")))
 def test_pad_dim_to_pads_and_crops(name: str) -> None:
     """Zeros at the end of any dim; a shorter length crops."""
     t = torch.arange(1.0, 7.0).view(2, 3)

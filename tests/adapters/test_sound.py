@@ -33,7 +33,7 @@ from tests.adapters.sound import (
     unusable_with_sizes,
 )
 from tests.support import Worlds
-from tests.support.adapters import ADAPTERS, SUBJECTS, marked, of_adapter
+from tests.support.adapters import ADAPTERS, CONTRACTS, SUBJECTS, adapter, family, marked, marks_of, of_adapter
 from tests.support.old_torch import WHOLE, needs_compile
 from tests.support.oracle import Case, gathered, same, upstream, values
 
@@ -319,7 +319,6 @@ assert raises(lambda: core.all_gather(x, 2)) is core.BadInputError
 assert issubclass(raises(lambda: core.gather_sizes(x, dim=0)), RuntimeError)
 """,
     "musiclm": """
-import musiclm_distributed as module
 gathered, sizes = module.AllGather(dim=0)(x)
 assert gathered is x and sizes is None
 assert raises(lambda: module.AllGatherFunction.apply(x, 0, None, False)) is RuntimeError
@@ -327,7 +326,6 @@ assert raises(lambda: module.all_gather_same_dim(x)) is RuntimeError
 assert raises(lambda: module.all_gather_variable_dim(x)) is RuntimeError
 """,
     "spear-tts": """
-import spear_tts_distributed as module
 gathered, sizes = module.all_gather(x, 0, None)
 assert sizes is None and gathered.tolist() == x.tolist()
 gathered.sum().backward()
@@ -335,22 +333,30 @@ assert x.grad.tolist() == [[1.0] * 2] * 3
 assert raises(lambda: module.all_gather_variable_dim(x)) is RuntimeError
 """,
     "mirasol": """
-import mirasol_distributed as module
 assert module.get_is_distributed() is False
 assert raises(lambda: module.all_gather(x, 0, None)) is AssertionError
 assert raises(lambda: module.all_gather_variable_dim(x, 0, [3])) is RuntimeError
 """,
+    "x-clip": """
+assert raises(lambda: module.all_gather(x, 0, None)) is AssertionError
+assert raises(lambda: module.all_gather_variable_dim(x, 0, [3])) is RuntimeError
+""",
     "st-moe": """
-import st_moe_distributed as module
 calls = [module.AllGather(), module.split_by_rank, module.all_gather_same_dim, module.all_gather_variable_dim]
 calls += [lambda x: module.gather_sizes(x, dim=0), lambda x: module.AllGatherFunction.apply(x, 0, None)]
 assert {raises(lambda: call(x)) for call in calls} == {RuntimeError}
 assert module.pad_dim_to(x, 4).shape == (4, 2)
 """,
 }
+ALONE |= {
+    other: f"import {other.replace('-', '_')}_distributed as module\n{script}"
+    for name, script in ALONE.items()
+    if name != "core"
+    for other in family(name)
+}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.suite(name)) for name in ALONE])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)[:1]) for name in ALONE])
 def test_a_torch_without_c10d(name: str, answers: dict[str, str]) -> None:
     """It imports, and behaves as without a process group; what is torch's own error there is a RuntimeError."""
     assert answers[name] == "done"
@@ -375,12 +381,15 @@ def test_importing_loads_no_compiler(module: str, answers: dict[str, str]) -> No
 # ------------------------------------------------------------------ torch.compile
 
 
-SPELLINGS = {
-    "musiclm": ["module", "function"],
-    "spear-tts": ["function", "all_gather"],
-    "mirasol": ["function", "all_gather"],
-    "st-moe": ["module", "function"],
-}
+def spellings(name: str) -> list[str]:
+    """How downstream code may write an adapter's gather."""
+    module = issubclass(adapter(name).AllGather, torch.nn.Module)
+    api = CONTRACTS[name]["api"]
+    found = ["module"] if module else []
+    found += ["function"] if not module or "AllGatherFunction" in api else []
+    return found + (["all_gather"] if "all_gather" in api else [])
+
+
 # which ranks are compiled, whether gradients are summed, whether sizes are given
 REGIONS = {
     "local": ([0], False, False),
@@ -390,9 +399,9 @@ REGIONS = {
 }
 # an adapter's spellings take turns: each adapter meets every region, and so does each way to spell it
 COMPILED = [
-    pytest.param(name, how, *REGIONS[region], marks=pytest.mark.suite(name), id=f"{name}-{how}-{region}")
-    for row, (name, hows) in enumerate(SPELLINGS.items())
-    for column, how in enumerate(hows)
+    pytest.param(name, how, *REGIONS[region], marks=marks_of(name), id=f"{name}-{how}-{region}")
+    for row, name in enumerate(ADAPTERS)
+    for column, how in enumerate(spellings(name))
     for region in list(REGIONS)[(row // 2 + column) % 2 :: 2]
 ]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import shared_distributed as core
-from tests.support.adapters import adapter
+from tests.support.adapters import adapter, function_of
 from tests.support.gather import gather_by
 
 call = importlib.import_module("shared_distributed._call")
@@ -27,12 +27,6 @@ compiled = importlib.import_module("shared_distributed._compiled")
 usable = importlib.import_module("shared_distributed._usable")
 
 COLUMNS = 5
-FUNCTION = {
-    "musiclm": "AllGatherFunction",
-    "spear-tts": "AllGather",
-    "mirasol": "AllGather",
-    "st-moe": "AllGatherFunction",
-}
 
 
 class Seen(NamedTuple):
@@ -126,7 +120,7 @@ def backward(subject: str, x: Tensor, sizes: list[int]) -> Tensor:
         ctx = SimpleNamespace(call=(ranks, 0, sizes, grad == "sum"), is_adjoint=False, saved_tensors=[tie])
         return gradient._Gather.backward(ctx, tie, arriving)[-1]  # type: ignore[no-any-return]
     arguments = (x, 0, sizes, *([True] if grad == "sum" else []))
-    function, ctx = getattr(adapter(who), FUNCTION[who]), SimpleNamespace(needs_input_grad=[True] * len(arguments))
+    function, ctx = getattr(adapter(who), function_of(who)), SimpleNamespace(needs_input_grad=[True] * len(arguments))
     function.forward(ctx, *arguments)
     return function.backward(ctx, arriving, None)[0]  # type: ignore[no-any-return]
 

@@ -16,7 +16,7 @@ from tests.core.compiled import (
     stale_answers_while_compiling,
 )
 from tests.support import World, Worlds
-from tests.support.adapters import GRADIENTS, SUBJECTS, marked
+from tests.support.adapters import GRADIENTS, SUBJECTS, marked, marks_of
 from tests.support.old_torch import WHOLE, needs_compile, needs_whole_graphs
 from tests.support.world import needs_triton
 
@@ -28,7 +28,7 @@ pytestmark = [
 ROUNDS = {2: [(2, 3), (4, 5), (6, 3), (9, 4)], 3: [(2, 3, 4), (4, 5, 2), (6, 3, 3)]}
 # the core and every adapter meet each way to pass sizes, their gradients by turns
 BY_TURNS = [
-    pytest.param(f"{name} {gradients[(row + column) % len(gradients)]}", given, marks=pytest.mark.suite(name))
+    pytest.param(f"{name} {gradients[(row + column) % len(gradients)]}", given, marks=marks_of(name))
     for row, (name, gradients) in enumerate(GRADIENTS.items())
     for column, given in enumerate(["no", "list", "tensor"])
 ]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.support import Worlds
-from tests.support.adapters import ADAPTERS, SUBJECTS, adapter, core
+from tests.support.adapters import ADAPTERS, SUBJECTS, adapter, core, marks_of
 from tests.support.calls import Outcome, attempt
 from tests.support.gather import gather_by, scatter_in_memory
 from tests.support.oracle import DTYPES, same, values
@@ -323,9 +323,7 @@ def complaint(trial: Trial, outcomes: list[Any]) -> str:
 
 
 @pytest.mark.parametrize("world", [pytest.param(2, marks=FEWER), 3], ids="W{}".format)
-@pytest.mark.parametrize(
-    "suite", [pytest.param(suite, marks=pytest.mark.suite(suite)) for suite in ("core", *ADAPTERS)]
-)
+@pytest.mark.parametrize("suite", [pytest.param(suite, marks=marks_of(suite)) for suite in ("core", *ADAPTERS)])
 def test_bad_input_ends_in_one_error_and_the_next_call_works(
     suite: str, world: int, backend: str, worlds: Worlds
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.support.oracle import Case, Result, upstream, values
@@ -25,9 +25,9 @@ def gather_by(subject: str) -> Gather:
     if who == "core":
         return lambda x, dim, sizes: module.all_gather(x, dim, sizes=sizes, grad=grad)
     summed = {"all_reduce_grads": True} if grad == "sum" else {}  # left out, it is as in the original
-    if hasattr(module, "all_gather"):
-        return lambda x, dim, sizes: module.all_gather(x, dim, sizes, *summed.values())
-    return lambda x, dim, sizes: module.AllGather(dim=dim, **summed)(x, sizes)
+    if issubclass(module.AllGather, nn.Module):
+        return lambda x, dim, sizes: module.AllGather(dim=dim, **summed)(x, sizes)
+    return lambda x, dim, sizes: module.all_gather(x, dim, sizes, *summed.values())
 
 
 def run_cases(subject: str, cases: list[Case]) -> list[Result]:
@@ -68,7 +68,7 @@ def make_sizes(case: Case) -> Any:
 def scatter_in_memory(x: Tensor) -> Tensor:
     """The same values with every other element of a larger, transposed buffer as its storage."""
     buffer = x.new_zeros(*x.shape[::-1], 2)
-    view = buffer[..., 0].permute(*range(x.ndim - 1, -1, -1))
+    view = buffer[..., 0].permute(tuple(range(x.ndim - 1, -1, -1)))
     view.copy_(x)
     return view
 

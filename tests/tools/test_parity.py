@@ -13,7 +13,7 @@ import torch
 
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.parity import compare as compare_module
-from shared_distributed_tools.parity.cases import DISAGREEING, Case, called, gather_call, generate
+from shared_distributed_tools.parity.cases import DISAGREEING, QUESTIONS, Case, called, gather_call, generate
 from shared_distributed_tools.parity.command import show
 from shared_distributed_tools.parity.compare import Ranks, compare, play_all
 from shared_distributed_tools.parity.load import describe
@@ -25,6 +25,7 @@ from tests.downstream.commands import run
 from tests.downstream.old_copies import RIGHT, WITHOUT_NAMES, copy_with
 from tests.downstream.projects import ORIGINALS
 from tests.downstream.trees import write_files
+from tests.support.adapters import UNLIKE
 
 Keep = Callable[[Case], bool]
 
@@ -275,7 +276,7 @@ def test_ranks_are_kept_while_they_are_in_step(
     assert len(starts) == started
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("adapter", UNLIKE)
 def test_one_process_agrees_with_the_adapter_wherever_it_knows(tmp_path: Path, adapter: str) -> None:
     """The right answers that verdicts lean on. Where the contract has it raise there is none, and it raises."""
     contract, file = ADAPTERS[adapter], tmp_path / "distributed.py"
@@ -296,7 +297,7 @@ def test_one_process_agrees_with_the_adapter_wherever_it_knows(tmp_path: Path, a
                 assert bool(seen.raised) == (right is None), case.title
                 assert (right or {}).items() <= seen.parts.items(), case.title
             known |= {case.function} if right else set()
-    others = {"exists", "default", "divisible_by", "has_only_one_value", "pad_dim_to", "get_is_distributed"}
+    others = {"exists", "default", "divisible_by", "has_only_one_value", "pad_dim_to", *QUESTIONS}
     assert known == set(api) - others
 
 

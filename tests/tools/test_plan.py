@@ -78,6 +78,17 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
             body("b = len(x)", GATHERED, "return x + b, torch.arange(3)"),
             body(GATHERED, "return x * dist.get_rank()"),
             body(GATHERED, "return x, mask", arguments="x, mask"),
+            # counted again, from the sizes of all ranks
+            body(
+                *("batch, device = y.shape[0], y.device", "if z:", "    x, sizes = all_gather(x, 0, None)"),
+                *("    batch = sizes.sum().item()", "mask = ~torch.eye(batch, device = device)", "return x[mask]"),
+                arguments="x, y, z",
+            ),
+            # a target of a loop, of `with` and of a comprehension over gathered rows has gathered rows
+            body(GATHERED, "for masks, x in loader(x):", "    y = x[masks]", arguments="x, masks"),
+            body(GATHERED, "with opened(x) as masks:", "    y = x[masks]", arguments="x, masks"),
+            body(GATHERED, "return [x[mask] for mask in loader(x)]", arguments="x, mask"),
+            body(GATHERED, "mask: object = x > 0", "return x[mask]", arguments="x, mask"),
         ],
     ),
     "random-branch": (
@@ -129,6 +140,20 @@ def test_a_risk_names_the_place_and_what_to_write(
     found = risks_of_copy(uses_of(tmp_path, adapter, code + "\n"), ADAPTERS[adapter], is_original)
     (text,) = [risk.text for risk in found if expected in risk.text]
     assert ("summed" in expected) != ("world_size" in text or "broadcast" in text)
+
+
+def test_the_advice_fits(tmp_path: Path) -> None:
+    """What counts rows is counted again; what has rows can be gathered too."""
+    said = {}
+    for name, code in (
+        ("eye", body("eye = torch.eye(len(x))", GATHERED, "return x * eye")),
+        ("mask", body(GATHERED, "return x[mask]", arguments="x, mask")),
+    ):
+        risks = risks_of_copy(uses_of(tmp_path / name, "mirasol", code), ADAPTERS["mirasol"], is_original=True)
+        (said[name],) = [risk.text for risk in risks if risk.rule == "local-on-gathered"]
+    assert "count the gathered rows, `x.shape[0]` or sum(sizes)" in said["eye"]
+    assert "gather it too" in said["mask"]
+    assert "gather it too" not in said["eye"]
 
 
 # ------------------------------------------------------------------ the command

@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared_distributed_tools.catalog import ADAPTERS, core_names
 from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.render import render
 from shared_distributed_tools.repo.tree import Tree
-from shared_distributed_tools.scan import fingerprint, survey
+from shared_distributed_tools.scan import fingerprint, sisters, survey
 from shared_distributed_tools.scan.fingerprint import definitions, known_originals, record, with_original
 from shared_distributed_tools.scan.survey import Finding, find_copy, scan
 from tests.downstream.commands import run
 from tests.downstream.copies import DEFINITIONS, RELATIVE, REWRITTEN, SYNTAX
 from tests.downstream.old_copies import RIGHT, WITHOUT_NAMES, copy_with
 from tests.downstream.projects import STEPS
-from tests.downstream.trees import package, write_files
+from tests.downstream.trees import committed, package, write_files
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = {"mirasol": record(RIGHT)}
@@ -69,7 +70,7 @@ def edited(*changes: tuple[str, str]) -> str:
 def test_the_originals_are_known_and_no_source_text_is_shipped() -> None:
     """Each by its adapter; names and hashes only. The flat fork has musiclm's definitions."""
     known = known_originals()
-    assert [*known] == ["mirasol", "musiclm", "spear-tts", "st-moe"]
+    assert [*known] == [*ADAPTERS]
     for found in known.values():
         assert sum(one.tells for one in found.values()) == 2
         for name, one in found.items():
@@ -496,3 +497,30 @@ def test_progress_is_for_terminals(tmp_path: Path) -> None:
     assert plain.stderr == ""
     assert "scanning" in terminal.stderr
     assert plain.stdout == terminal.stdout
+
+
+# ------------------------------------------------------------------ projects that no adapter covers
+
+
+def test_a_known_project_without_an_adapter_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By scan and by plan. A file that is as near to an original is a copy of that."""
+    monkeypatch.setattr(sisters, "known_sisters", lambda: {"x-transformers-rl": record(RIGHT)})
+    monkeypatch.setattr(survey, "known_originals", lambda: {"mirasol": record(copy_with("a wrong slice"))})
+    repo = write_files(tmp_path / "repo", {"pkg/__init__.py": "", "pkg/distributed.py": RIGHT})
+    (finding,) = scan([repo]).findings
+    assert (finding.kind, finding.adapter) == ("relative", None)
+    assert finding.notes == (sisters.ADVICE["x-transformers-rl"],)
+    result = run("plan", committed(repo))
+    assert result.exit_code == 2
+    assert "from shared_distributed import all_gather_same_dim, all_gather_variable_dim" in result.output
+    monkeypatch.setattr(survey, "known_originals", lambda: KNOWN)
+    (finding,) = scan([repo]).findings
+    assert (finding.kind, finding.adapter) == ("exact", "mirasol")
+
+
+def test_the_advice_names_what_the_core_exports() -> None:
+    """Each name after `import`, so that the line can be copied."""
+    for text in sisters.ADVICE.values():
+        (names,) = re.findall(r"`from shared_distributed import ([\w, ]+)`", text)
+        assert set(names.split(", ")) <= core_names()
+    assert sisters.known_sisters().keys() == sisters.ADVICE.keys()

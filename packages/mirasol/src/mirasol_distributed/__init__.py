@@ -7,18 +7,15 @@ False
 tensor([3])
 """
 
-from functools import cache
 from typing import Any
 
 from torch import Tensor
 
 from shared_distributed.adapters import (
-    StaleAnswerWarning,
+    _asked_once,
     _gather,
     _GatherFunction,
-    _is_compiling,
     _is_distributed,
-    _warn_once,
     all_gather_variable_dim,
     pad_dim_to,
 )
@@ -26,19 +23,10 @@ from shared_distributed.adapters import (
 __all__ = ["AllGather", "all_gather", "all_gather_variable_dim", "get_is_distributed", "pad_dim_to"]
 
 
-_asked = cache(lambda: _is_distributed())
-
-
+@_asked_once
 def get_is_distributed() -> bool:
     """Whether there is more than one rank, asked once in a process. Warns where the answer is out of date."""
-    if not _asked() and _is_distributed() and not _is_compiling():
-        message = "get_is_distributed() was first asked before init_process_group: call its cache_clear()"
-        _warn_once(message, StaleAnswerWarning, 2)
-    return _asked()
-
-
-# as functools.cache has them, but that runs no code of ours on a hit
-vars(get_is_distributed).update({name: getattr(_asked, name) for name in ("__wrapped__", "cache_info", "cache_clear")})
+    return _is_distributed()
 
 
 class AllGather(_GatherFunction):

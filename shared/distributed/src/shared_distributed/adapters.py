@@ -20,12 +20,14 @@ tensor([1., 1., 0.])
 tensor(False)
 """
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache, wraps
 from operator import index
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 
 from ._agree import _has_shape
@@ -63,6 +65,42 @@ class _GatherFunction(Function):
         else:
             own = _own_rows(ctx.ranks, grads, ctx.dim, ctx.sizes)
         return (own, None, None, None)[: len(ctx.needs_input_grad)]  # as many as `apply` was given
+
+
+class _GatherModule(nn.Module):
+    """`(… n_r …) -> (… sum(n) …)` and the sizes. Without a process group, torch's own error."""
+
+    def __init__(self, *, dim: int = 0, all_reduce_grads: bool = False) -> None:
+        super().__init__()
+        self.dim = dim
+        self.all_reduce_grads = all_reduce_grads
+
+    def forward(self, x: Tensor, sizes: Any = None) -> tuple[Tensor, Tensor]:
+        return _gather(x, self.dim, sizes, getattr(self, "all_reduce_grads", False))  # an old pickle has none
+
+
+class _GatherOrView(_GatherFunction):
+    @staticmethod
+    def apply(x: Tensor, dim: int, sizes: Any, all_reduce_grads: bool = False) -> tuple[Tensor, Tensor | None]:
+        """`(… n_r …) -> (… sum(n) …)` and the sizes. Not distributed, asked at every call: a view of `x`, and None."""
+        if _is_distributed():
+            return _gather(x, dim, sizes, all_reduce_grads)
+        return x.view_as(x), None
+
+
+def _asked_once(question: Callable[[], Any]) -> Any:
+    """The question under `functools.cache`. Warns where a process group that came up later has another answer."""
+    answer = cache(question)
+
+    @wraps(question)
+    def ask() -> Any:  # a hit of the cache itself runs no code of ours
+        if _is_distributed() and not _is_compiling() and answer() != question():
+            message = f"{question.__name__}() was first asked before init_process_group: call its cache_clear()"
+            _warn_once(message, StaleAnswerWarning, 2)
+        return answer()
+
+    ask.cache_info, ask.cache_clear = answer.cache_info, answer.cache_clear
+    return ask
 
 
 @_graph_break
@@ -117,3 +155,11 @@ def has_only_one_value(t: Tensor) -> Tensor:
 
 def exists(val: Any) -> bool:
     return val is not None
+
+
+def default(val: Any, d: Any) -> Any:
+    return val if exists(val) else d
+
+
+def divisible_by(num: int, den: int) -> bool:
+    return (num % den) == 0

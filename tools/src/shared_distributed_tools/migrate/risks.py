@@ -274,6 +274,10 @@ class _Rows:
                         self._bind(item.optional_vars, item.context_expr)
 
     def _bind(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            for one, other in zip(target.elts, value.elts, strict=True):
+                self._bind(one, other)
+            return
         self.kinds |= dict.fromkeys(_names(target), self._kind(value))
         if isinstance(target, ast.Tuple) and value in self.pairs:
             self.kinds |= dict.fromkeys(_names(ast.Tuple(target.elts[1:])), "sizes")
@@ -289,10 +293,10 @@ class _Rows:
         kinds = {self.kinds[node.id] for node in nodes if isinstance(node, ast.Name) and node.id in self.kinds}
         if "gathered" in kinds or any(node in self.pairs for node in nodes):
             return "gathered"
-        if kinds == {"sizes"}:
-            return "sizes"
         if any(self._counted(node) for node in nodes):
             return "index"
+        if "sizes" in kinds:
+            return "sizes"
         return "count" if _is_size(value) else "local"
 
     def _meetings(self, whole: ast.expr | ast.stmt) -> Places:
@@ -333,7 +337,8 @@ class _Rows:
         """The names that an index of this rank's rows is made from."""
         if not isinstance(node, ast.Call) or _last_name(node.func) not in _INDEX:
             return set()
-        own = {name: self.kinds[name] for name in _names(node) & self.kinds.keys()}
+        names = {name for one in node.args for name in _names(one)}
+        own = {name: self.kinds[name] for name in names & self.kinds.keys()}
         if "gathered" in own.values():
             return set()
         has_size = any(_is_size(one) for one in node.args)

@@ -24,6 +24,7 @@ from ..repo.files import checked, like
 from ..repo.git import Checkout
 from ..repo.tree import Tree
 from ..repo.uses import Use, find_uses_of_each
+from ..scan.sisters import ADVICE
 from ..scan.survey import Finding, find_copy
 from ..vendor.content import afresh, refuse_losses
 from ..vendor.state import Vendored, inspect, is_kept, look_through, places
@@ -162,6 +163,8 @@ def _without_a_copy(findings: list[Finding], where: str) -> NotMovableError:
             "their own, say distributed.py beside it, import them from there, commit, and run this again"
         )
         return NotMovableError("a copy in a larger file", advice, ORIGINAL, one.adapter)
+    if one.notes and one.notes[0] in ADVICE.values():
+        return NotMovableError("its own way to gather", f"{one.path}: {one.notes[0]}", ORIGINAL)
     advice = (
         f"{one.path} gathers in a way of its own ({lines}), which no adapter covers. Use `all_gather` of "
         f"{CORE_DISTRIBUTION} in its place; or, in a checkout of this project, `adapters new NAME --like ADAPTER "

@@ -30,6 +30,7 @@ LONG_ROW = 4096  # numbers a row where a write outside a tensor should reach som
 # the last rank's input in another shape, dtype and number of dims
 DISAGREEING = tuple(f"{other} if is_last else x" for other in ("torch.cat([x, x], -1)", "x.double()", "x[..., None]"))
 NEEDS_GRADIENT = "x.requires_grad_()"
+QUESTIONS = ("get_is_distributed", "is_distributed", "get_rank", "get_world_size")  # about the process group
 # what functions are called with where there is no group; first helpers that know nothing of ranks
 ARGUMENTS = {
     "exists": ("None", "0", "[]"),
@@ -45,7 +46,7 @@ ARGUMENTS = {
     "all_gather_same_dim": ("x",),
     "gather_sizes": ("x, dim=0",),
     "split_by_rank": ("tuple(parts)",),
-    "get_is_distributed": ("",),
+    **dict.fromkeys(QUESTIONS, ("",)),
 }
 
 
@@ -140,10 +141,11 @@ def _in_a_group(bare: Case, sizes: list[tuple[int, ...]]) -> Iterator[Case]:
             yield called(replace(bare, sizes=each, dtype=dtype), f"{container}(parts)")
         for size in (3, 0):
             yield called(replace(bare, sizes=(size,) * bare.world), "torch.stack(parts)")
-    elif bare.function == "get_is_distributed":
+    elif bare.function in QUESTIONS:
         yield called(bare, "")
-        if bare.world > 1:
-            yield replace(called(bare, ""), late=True, build="get_is_distributed.cache_clear()")
+        if bare.world > 1:  # some remember their answer
+            forget = f"getattr({bare.function}, 'cache_clear', list)()"
+            yield replace(called(bare, ""), late=True, build=forget)
 
 
 def _gather_cases(bare: Case, sizes: list[tuple[int, ...]]) -> Iterator[Case]:

@@ -22,6 +22,7 @@ _NAMES = {
     "undefined_and_known": "not defined by the old file, supplied",
     "undefined_and_unknown": "not defined by the old file, and not known here",
     "only_in_adapter": "not in the old file, so not compared",
+    "lacking": "in the original, and not in the adapter",
 }
 
 
@@ -42,14 +43,15 @@ def command(ctx: click.Context, file: Path, adapter: str, world_size: tuple[int,
     """Run the old FILE and an adapter side by side on real ranks, and compare them bit for bit.
 
     FILE is executed, in child processes. Needs no GPU and no network. Exit code: 0 if all
-    is the same, better, or refused as the contract announces; 1 if something is different; 2 if FILE cannot be run.
+    is the same, better, or refused as the contract announces; 1 if something is different, or the adapter lacks a name
+    of the original; 2 if FILE cannot be run.
     """
     from .compare import compare  # torch comes with it, and `--help` goes without
 
     echo(f"parity runs {file}, in child processes", err=True)
     with progress(MofNCompleteColumn(), TimeElapsedColumn()) as report_progress:
         report = compare(file, ADAPTERS[adapter], world_size, report_progress)
-    exit_code = int(report["counts"]["different"] > 0)
+    exit_code = int(report["counts"]["different"] > 0 or bool(report["lacking"]))
     if is_json:
         click.echo(json.dumps({**report, "exit_code": exit_code}, indent=2))
     else:

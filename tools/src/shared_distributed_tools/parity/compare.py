@@ -15,6 +15,7 @@ from ..ranks import HUNG, Deadlines, RankError, World, WorldFailure, preload
 from ..render import render
 from ..render.sources import version
 from ..repo.tree import Tree
+from ..scan.fingerprint import known_originals
 from ..scan.survey import find_copy
 from ..terminal import Report
 from .cases import Case, generate
@@ -64,6 +65,10 @@ def compare(file: Path, adapter: Adapter, worlds: Sequence[int], progress: Repor
         "world_sizes": sorted(set(worlds)),
         **undefined,
         "only_in_adapter": [name for name in new if name not in old],  # so not compared
+        # what whoever imports it from the old file would miss
+        "lacking": [
+            name for name in known_originals().get(adapter.name, ()) if name in old and name not in adapter.api
+        ],
         # those that are not the original's, and how they differ
         "edited_definitions": {one.name: one.detail for one in differences if one.how == "changed"},
         "counts": _counts(findings),

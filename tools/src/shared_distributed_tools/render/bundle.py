@@ -44,6 +44,7 @@ def bundle(core: tuple[tuple[str, str], ...], adapter: str, licence: str, distri
     texts = [*(dict(core)[name] for name in HEART), adapter]
     modules = [_statements(text) for text in texts]
     imports = {bound: (module, name) for text in texts for bound, module, name in _imports(text)}
+    modules[-2] = _without(_replaced(modules), modules[-2])
     homes: dict[str, _Statement] = {}
     for statement in chain(*modules):
         twice = statement.binds & homes.keys()
@@ -89,6 +90,18 @@ def _statements(text: str) -> list[_Statement]:
         last = node.end_lineno or first
         found.append(_Statement("\n".join(lines[first - 1 : last]), first, last, binds, names))
     return found
+
+
+def _replaced(modules: list[list[_Statement]]) -> set[str]:
+    """Public names that the adapter defines in another way than `adapters.py`, where nothing shared names them."""
+    *shared, adapter = modules
+    own = {name for statement in adapter for name in statement.binds}
+    named = {name for statement in chain(*shared) for name in statement.names}
+    return {name for name in own - named if not name.startswith("_")}
+
+
+def _without(names: set[str], statements: list[_Statement]) -> list[_Statement]:
+    return [statement for statement in statements if not statement.binds & names]
 
 
 def _bound(node: ast.stmt) -> frozenset[str]:

@@ -15,6 +15,7 @@ from .compare import Difference, differences, paired, similarity
 from .fingerprint import Definition, Known, Node, definitions, known_originals
 from .helpers import mending
 from .relatives import find_relative
+from .sisters import ADVICE, nearest_sister
 
 GATHER_WORD = b"gather"  # every copy contains it
 
@@ -124,9 +125,14 @@ def _compared(finding: Finding, source: Source) -> Finding | None:
         pairs = paired(found, known)
         if pairs:
             copies.append(_copy(finding._replace(adapter=adapter), source, found, pairs, known))
-    relative = None if copies else find_relative(source.tree)
-    if relative:
-        return _with_definitions(finding._replace(kind="relative"), source, [(relative.name, relative)])
+    sister = nearest_sister(found)
+    if sister and all(100 * sister.similarity > one.similarity for one in copies):
+        parts = [(one.name, one.node) for one in sister.pairs.values()]
+        relative = _with_definitions(finding._replace(kind="relative"), source, parts)
+        return relative._replace(notes=(ADVICE[sister.name], *relative.notes))
+    function = None if copies else find_relative(source.tree)
+    if function:
+        return _with_definitions(finding._replace(kind="relative"), source, [(function.name, function)])
     return min(copies, key=lambda one: (-one.similarity, len(one.differences), one.adapter), default=None)
 
 
