@@ -131,10 +131,10 @@ def test_public_names_are_the_originals_and_the_errors(name: str) -> None:
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_file_is_short_ends_with_its_licence_and_needs_nothing_private(name: str) -> None:
-    """At most 325 lines of at most 120 characters, and 6 for each name of the original."""
+    """At most 330 lines of at most 120 characters, and 6 for each name of the original."""
     text = render(name)
     lines = text.splitlines()
-    assert len(lines) <= 325 + 6 * len(ADAPTERS[name].api)
+    assert len(lines) <= 330 + 6 * len(ADAPTERS[name].api)
     assert max(map(len, lines[1:])) <= 120  # the first has the adapter's name and a revision
     words = " ".join(line.removeprefix("# ") for line in lines[lines.index("") :]).split()
     licence = (ROOT / "LICENSE").read_text().replace("MIT License", "MIT License.").split()
