@@ -184,7 +184,7 @@ def generated(session: nox.Session) -> None:
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def mutants(session: nox.Session) -> None:
-    """Plant defects one at a time: does a test fail? An hour or more; words choose: nox -s mutants -- _move."""
+    """Plant defects by chance, one at a time: does a test fail? nox -s mutants -- --count 40 --seed 7 _agree."""
     session.run(python(session), "tests/house/mutants.py", *session.posargs, external=True)
 
 

@@ -62,9 +62,9 @@ class FakeCuda:
             self._reads += 1
             if tensor.ndim == 1:
                 return sizes
-            assert tuple(tensor.shape) == (world, len(self._header) + 1)
+            assert tuple(tensor.shape) == (world, len(self._header) + 2)
             digest, _, *others = self._header
-            return [[digest, n, *others, 1] for n in sizes]  # 1: the rows are in the slots
+            return [[digest, n, *others, 0, 1] for n in sizes]  # 1: the rows are in the slots
 
         def copy(target: Tensor, source: Tensor) -> Tensor:
             """In place of `copy_`, which asks a CPU build for its CUDA. From the host it would wait for the device."""

@@ -91,6 +91,21 @@ def test_rows_go_by_the_backend_that_serves_their_device(backends: str, device: 
     assert choose._way_of(device, by_device).__name__ == way
 
 
+@pytest.mark.parametrize(
+    ("backends", "world", "device_type"),
+    [
+        ({"cpu": "gloo"}, 1024, "cpu"),
+        ({"cuda": "nccl"}, 2, "cuda"),
+        ({"cpu": "gloo", "cuda": "nccl"}, 64, "cpu"),
+        ({"cpu": "gloo", "cuda": "nccl"}, 65, "cuda"),
+        ({"cpu": "gloo", "cuda": "gloo"}, 65, "cpu"),
+    ],
+)
+def test_headers_go_by_the_group_alone(backends: dict[str, str], world: int, device_type: str) -> None:
+    """In a group of gloo and NCCL over gloo, which needs no GPU; among many ranks over NCCL, which is faster there."""
+    assert choose._device_type_of_headers(backends, world) == device_type
+
+
 def test_contents_on_six_ranks(backend: str, worlds: Worlds) -> None:
     """Blocks of very different length, empty ones among them, along two dims, and their summed gradient."""
     cases = [

@@ -237,6 +237,15 @@ def interleaved() -> list[tuple[int, int]]:
     return [(left.sum().item(), right.sum().item()) for left, right in zip(loop, loop, strict=True)]
 
 
+def loops_in_and_out_of_inference_mode() -> list[int]:
+    """The first loop of a group, in which the ranks get to know each other, runs in inference mode."""
+    steps = []
+    for mode in (True, False, True):
+        with torch.inference_mode(mode):
+            steps.append(len(list(core.until_all_done(batches_of(dist.get_rank(), (2, 1))))))
+    return steps
+
+
 def reused_buffer() -> list[float]:
     """A loader that writes every batch into the same memory."""
 
@@ -290,6 +299,7 @@ def stops_at_the_end() -> list[int]:
 
 def same_rows(how: str) -> list[str]:
     """The warnings of two epochs over a DataLoader."""
+    torch.manual_seed(3)  # as scripts do, on every rank
     data = TensorDataset(torch.arange(12.0).reshape(6, 2))
     rank, world = dist.get_rank(), dist.get_world_size()
     if how == "whole":
@@ -381,9 +391,9 @@ def test_its_length_is_the_number_of_steps(backend: str, worlds: Worlds) -> None
         assert found == [5 if rank == 0 else None, [5] * 5, [5] * 5, 6, (1, False), "TypeError", 6]
 
 
-def test_every_epoch_starts_anew_and_copies_work(worlds: Worlds) -> None:
+def test_every_epoch_starts_anew_and_copies_work(backend: str, worlds: Worlds) -> None:
     """Iterated again, copied and pickled: two steps each."""
-    assert worlds.get("gloo", 3).run(copies_of_a_loop) == [[2] * 4] * 3
+    assert worlds.get(backend, 3).run(copies_of_a_loop) == [[2] * 4] * 3
 
 
 def test_two_iterations_at_once_do_not_disturb_each_other(backend: str, worlds: Worlds) -> None:
@@ -392,9 +402,15 @@ def test_two_iterations_at_once_do_not_disturb_each_other(backend: str, worlds: 
     assert answers == [[(float(i) * (i <= rank),) * 2 for i in range(3)] for rank in range(3)]
 
 
-def test_a_loader_may_reuse_its_memory(worlds: Worlds) -> None:
+def test_the_first_loop_may_be_an_evaluation(backend: str) -> None:
+    """In inference mode, with training afterwards."""
+    with World(2, backend) as world:
+        assert world.run(loops_in_and_out_of_inference_mode) == [[2, 2, 2]] * 2
+
+
+def test_a_loader_may_reuse_its_memory(backend: str, worlds: Worlds) -> None:
     """The next batch is fetched only when it is asked for."""
-    assert worlds.get("gloo", 2).run(reused_buffer) == [[0.0, 1.0, 2.0, 3.0]] * 2
+    assert worlds.get(backend, 2).run(reused_buffer) == [[0.0, 1.0, 2.0, 3.0]] * 2
 
 
 @pytest.mark.only_over("gloo", reason="no process group here")
@@ -410,17 +426,17 @@ def test_before_the_process_group_exists_it_says_so(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("how", ["whole", "subset", "sampler"])
-def test_ranks_that_all_read_the_whole_dataset_are_warned(how: str, worlds: Worlds) -> None:
-    """A DataLoader that nobody divided, shuffled or not: once per loop. A Subset and a DistributedSampler are fine."""
-    for said in worlds.get("gloo", 2).run(same_rows, how):
+def test_ranks_that_all_read_the_whole_dataset_are_warned(how: str, backend: str, worlds: Worlds) -> None:
+    """Once per loop, where nobody divided the dataset. A Subset and a DistributedSampler are fine."""
+    for said in worlds.get(backend, 2).run(same_rows, how):
         assert len(said) == (2 if how == "whole" else 0)
-        assert all("2 ranks read every row of the same dataset" in text for text in said)
+        assert all("2 ranks begin with the same batch of the same dataset" in text for text in said)
 
 
 @pytest.mark.parametrize("how", ["IterableDatasetShard", "DataLoaderDispatcher"])
-def test_loaders_that_repeat_rows_are_refused(how: str, worlds: Worlds) -> None:
+def test_loaders_that_repeat_rows_are_refused(how: str, backend: str, worlds: Worlds) -> None:
     """Of accelerate, by name; `nox -s frameworks` meets the real ones."""
-    for outcome in worlds.get("gloo", 2).run(repeated_rows, how):
+    for outcome in worlds.get(backend, 2).run(repeated_rows, how):
         assert outcome.error == "BadInputError"
         assert "ranks [0, 1] of 2: the loader raised" in outcome.message
         assert "accelerate repeats rows" in outcome.value

@@ -82,7 +82,7 @@ def run_in_two_rounds(subject: str, cases: list[Case]) -> list[Result]:
 
 
 def run_without_short_messages(subject: str, cases: list[Case]) -> list[Result]:
-    with replaced(choose, ["takes_short_messages"], lambda *_: lambda: False):
+    with replaced(choose, ["takes_short_messages"], lambda *_: lambda: False), slots(gloo.ROOM):
         return [run_case(gather_by(subject), case) for case in cases]
 
 

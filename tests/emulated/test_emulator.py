@@ -50,6 +50,28 @@ def other_reduction() -> None:
     torch.cuda.synchronize()
 
 
+def other_length_of_message() -> None:
+    """Rank 0 sends three numbers, rank 1 expects four."""
+    sent, received = ([0, 3], [0, 0]) if dist.get_rank() == 0 else ([0, 0], [4, 0])
+    dist.all_to_all_single(ones(sum(received)), ones(sum(sent)), received, sent)
+    torch.cuda.synchronize()
+
+
+def messages_past_one_rank() -> tuple[list[float], float]:
+    """Ranks 0 and 2 send to each other, twice, rank 1 to nobody; then all sum."""
+    rank = dist.get_rank()
+    splits = [0, 0, 0] if rank == 1 else [0, 0, 2] if rank == 0 else [2, 0, 0]
+    found = []
+    for turn in range(2):
+        sent = ones(sum(splits)) * (10 * turn + rank + 1)
+        received = torch.zeros_like(sent)
+        dist.all_to_all_single(received, sent, splits, splits)
+        found += received.tolist()
+    total = ones(1) * rank
+    dist.all_reduce(total)
+    return found, total.item()
+
+
 def one_stays_away() -> None:
     settings(patience=2)
     join_group()
@@ -171,6 +193,7 @@ def graph_replayed() -> list[float]:
         (other_dtype, ["dtype 7", "dtype 2"]),
         (other_root, ["root or peer 0", "root or peer 1"]),
         (other_reduction, ["reduction 0", "reduction 2"]),
+        (other_length_of_message, ["Recv(count 4", "Send(count 3"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -181,6 +204,16 @@ def test_ranks_that_part_ways_are_ended(broken: Callable[[], None], words: list[
     told = "\n".join(failure.value.by_rank.values())
     assert "EMULATED NCCL: MISMATCH" in told
     assert [word for word in words if word not in told] == []
+
+
+@pytest.mark.parametrize("name", NCCL)
+def test_messages_concern_two_ranks_only(name: str, backend: str) -> None:
+    """A rank that neither sends nor receives takes no part, and meets the others in the next collective."""
+    with World(3, name) as world:
+        first, idle, last = world.run(messages_past_one_rank)
+    assert first == ([3.0, 3.0, 13.0, 13.0], 3.0)
+    assert idle == ([], 3.0)
+    assert last == ([1.0, 1.0, 11.0, 11.0], 3.0)
 
 
 def test_a_rank_that_stays_away_is_named(backend: str) -> None:

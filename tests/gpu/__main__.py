@@ -17,7 +17,7 @@ from tests.house.pages import blocks
 REPORT = Path("gpu-report.txt")
 LIMIT = 1800  # seconds for a step
 PYTEST = ("pytest", "-q", "--backend=nccl", "--require-nccl")
-WRAPPERS = ("tests/core/test_company.py", "tests/core/test_gradient_table.py", "tests/house/test_recipes.py")
+WRAPPERS = ("tests/core/test_wrappers.py", "tests/core/test_gradient_table.py", "tests/house/test_recipes.py")
 STREAMS = ("tests/nccl/test_streams.py", "tests/nccl/test_graphs.py", "tests/nccl/test_subgroups.py")
 DEVICES = ("tests/nccl/test_wrong_device.py", "tests/nccl/test_unused_parameters.py")
 

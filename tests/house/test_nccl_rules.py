@@ -84,6 +84,9 @@ def break_rule(rule: str, rank: int) -> Any:
             return dist.all_reduce(ones.to(torch.int32) if wrong else ones)
         case "order":
             return in_turn([lambda: dist.all_reduce(ones), lambda: gather_list(ones)], backwards=wrong)
+        case "counts":
+            counts = [2, 1] if wrong else [2, 2]
+            return dist.all_to_all_single(torch.empty(sum(counts)), torch.ones(4), counts, [2, 2])
         case "root":
             return dist.broadcast(ones, src=rank)
         case "barrier":
@@ -107,7 +110,7 @@ def lacking(name: str) -> Outcome:
         "recv_anysource": lambda: dist.recv(t),
         "monitored_barrier": dist.monitored_barrier,
         "allgather_coalesced": lambda: dist.group.WORLD.allgather_coalesced([parts], [t]),  # type: ignore[union-attr]
-        "all_to_all_single": lambda: dist.all_to_all_single(t, t.clone()),
+        "all_to_all": lambda: dist.all_to_all(parts, parts),
         "send": lambda: dist.send(t, dst=1 - dist.get_rank()),
     }
     return attempt(calls[name])
@@ -123,6 +126,9 @@ def kept(sizes: tuple[int, ...]) -> dict[str, Any]:
     dist.all_gather(rows, fp8)  # even lists may have gaps in memory
     single = torch.zeros(world, 2, 3)
     dist.all_gather_single(single, values(rank, (2, 3), "float32"))
+    swapped = torch.zeros(sum(sizes), 2)
+    sent = torch.cat([values(rank + 3 * other, (sizes[rank], 2), "float32") for other in range(world)])
+    dist.all_to_all_single(swapped, sent, list(sizes), [sizes[rank]] * world)
     own = torch.zeros(sizes[rank], 2)
     dist.reduce_scatter(own, list(upstream(rank, (sum(sizes), 2), "float32").split(sizes)))
     even = torch.zeros(2)
@@ -130,7 +136,10 @@ def kept(sizes: tuple[int, ...]) -> dict[str, Any]:
     total, root = upstream(rank, (4,), "float32"), values(rank, (3,), "int64")
     dist.all_reduce(total)
     dist.broadcast(root, src=world - 1)
-    return {"list": gathered, "fp8": rows, "single": single, "own": own, "even": even, "total": total, "root": root}
+    return {
+        "list": gathered, "fp8": rows, "single": single, "swapped": swapped, "own": own, "even": even, "total": total,
+        "root": root,
+    }  # fmt: skip
 
 
 def early_look() -> tuple[list[float], list[float]]:
@@ -200,6 +209,7 @@ BROKEN = {
     "own place": ["9 elements of torch.float32 where 6 of torch.float32 have their place"],
     "dtype by rank": ["rank 0 of 2: all_reduce of torch.float32", "rank 1 of 2: all_reduce of torch.int32"],
     "order": ["rank 0 of 2: all_reduce of", "rank 1 of 2: all_gather of"],
+    "counts": ["counts of all_to_all_single", "received counts [2, 1], but the ranks send [2, 2]"],
     "root": ["rank 0 of 2: broadcast from rank 0", "rank 1 of 2: broadcast from rank 1"],
     "barrier": ["rank 0 of 2: all_reduce", "rank 1 of 2: barrier"],
 }
@@ -223,7 +233,7 @@ def test_a_broken_rule_is_the_same_error_on_every_rank(rule: str, worlds: Worlds
         ("recv_anysource", "RuleBroken", "gloo has it, NCCL has not"),
         ("allgather_coalesced", "RuleBroken", "gloo has it, NCCL has not"),
         ("monitored_barrier", "ValueError", "GLOO"),  # torch says so itself, each version in its words
-        ("all_to_all_single", "RuleBroken", "not carried"),
+        ("all_to_all", "RuleBroken", "not carried"),
         ("send", "RuleBroken", "not carried"),
     ],
 )
@@ -246,6 +256,8 @@ def test_within_the_rules_the_data_is_right(sizes: tuple[int, ...], worlds: Worl
         assert same(seen["list"], torch.cat([values(r, (n, 2), "float32") for r, n in enumerate(sizes)]))
         assert all(same(row, values(r, (3,), "float8_e4m3fn")) for r, row in enumerate(seen["fp8"]))
         assert same(seen["single"], torch.stack([values(r, (2, 3), "float32") for r in range(world)]))
+        expected = [values(r + 3 * rank, (n, 2), "float32") for r, n in enumerate(sizes)]
+        assert same(seen["swapped"], torch.cat(expected))
         assert same(seen["own"], sums[sum(sizes), 2].split(sizes)[rank])
         assert same(seen["even"], sums[2 * world,].split(2)[rank])
         assert same(seen["total"], sums[4,])
@@ -285,8 +297,8 @@ def test_the_core_takes_the_path_that_nccl_takes(
     """The headers and small rows in one all-gather, then NCCL's rows of the transport table, and nothing else."""
     for forward, backward in worlds.get("nccl-rules", 2).run(operations, sizes, columns):
         header, *rows = forward
-        # of each rank four integers, and a slot
-        assert header == "all_gather_single of torch.uint8, numels [32800, 65600]"
+        # of each rank six integers, and a slot
+        assert header == "all_gather_single of torch.uint8, numels [32816, 65632]"
         assert (rows, backward) == (gather, [total])
 
 

@@ -68,7 +68,7 @@ def make_sizes(case: Case) -> Any:
 def scatter_in_memory(x: Tensor) -> Tensor:
     """The same values with every other element of a larger, transposed buffer as its storage."""
     buffer = x.new_zeros(*x.shape[::-1], 2)
-    view = buffer[..., 0].permute(*range(x.ndim - 1, -1, -1))
+    view = buffer[..., 0].permute(tuple(range(x.ndim - 1, -1, -1)))
     view.copy_(x)
     return view
 

@@ -39,7 +39,7 @@ BITWISE = (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)
 
 _LACKING = ("allgather_coalesced", "monitored_barrier", "recv_anysource")
 _NOT_CARRIED = (
-    "all_gather_single_coalesced", "all_to_all_single", "allreduce_coalesced", "alltoall", "gather", "recv", "reduce",
+    "all_gather_single_coalesced", "allreduce_coalesced", "alltoall", "gather", "recv", "reduce",
     "reduce_scatter_single_coalesced", "scatter", "send",
 )  # fmt: skip
 _CLAIM_BYTES = 512
@@ -121,6 +121,34 @@ class NcclRules(dist.ProcessGroup):
         problems = [_problem(own, summed=opts), _problem(whole), _misfit(whole, self.size() * own.numel(), own.dtype)]
         self._meet("reduce_scatter_single", [own, whole], problems)
         return self._reduces(own, list(whole.view(self.size(), own.numel())), opts)
+
+    def all_to_all_single(
+        self, output: Tensor, mine: Tensor, received: Sequence[int], sent: Sequence[int], opts: Any = None
+    ) -> Started:
+        """Uneven too: a message to each rank. Counts that do not match hang NCCL, or mix up data."""
+        world = self.size()
+        sent = list(sent) or [len(mine) // world] * world
+        received = list(received) or [len(output) // world] * world
+        problems = [_problem(mine), _problem(output), _misfit(output, output.numel(), mine.dtype)]
+        for whole, counts in ((mine, sent), (output, received)):
+            if len(counts) != world or sum(counts) != len(whole):
+                problems.append(f"counts {counts} of {len(whole)} rows for {world} ranks")
+        self._meet("all_to_all_single", [mine.new_empty(0), output.new_empty(0)], problems)
+        announced = torch.tensor(sent)
+        self._gloo.alltoall_base(announced, torch.tensor(sent), [], [], dist.AllToAllOptions()).wait()
+        if announced.tolist() != received:
+            problems.append(f"received counts {received}, but the ranks send {announced.tolist()}")
+        self._meet("counts of all_to_all_single", [], problems)
+        row = mine.element_size() * (mine.numel() // max(len(mine), 1))
+        staged = torch.empty(output.numel() * output.element_size(), dtype=torch.uint8)
+        row = row or staged.numel() // max(len(output), 1)
+        bytes_received = [count * row for count in received]
+        bytes_sent = [count * row for count in sent]
+        own = _as_bytes(mine).clone()
+        work = self._gloo.alltoall_base(staged, own, bytes_received, bytes_sent, dist.AllToAllOptions())
+        return Started([work], lambda: _as_bytes(output).copy_(staged))
+
+    alltoall_base = all_to_all_single  # type: ignore[assignment]  # its name in older torch
 
     def barrier(self, opts: Any = None) -> Started:
         """An exchange, and nothing more."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from shared_distributed_tools import render as rendering
 from shared_distributed_tools.catalog import ADAPTERS
 from shared_distributed_tools.errors import ToolError
 from shared_distributed_tools.render import render
@@ -135,7 +136,7 @@ def test_a_file_is_short_ends_with_its_licence_and_needs_nothing_private(name: s
     text = render(name)
     lines = text.splitlines()
     assert len(lines) <= 325 + 6 * len(ADAPTERS[name].api)
-    assert max(map(len, lines[1:])) <= 120  # the first is longer while the sources have uncommitted edits
+    assert max(map(len, lines[1:])) <= 120  # the first has the adapter's name
     words = " ".join(line.removeprefix("# ") for line in lines[lines.index("") :]).split()
     licence = (ROOT / "LICENSE").read_text().replace("MIT License", "MIT License.").split()
     assert words[-len(licence) :] == licence
@@ -143,12 +144,13 @@ def test_a_file_is_short_ends_with_its_licence_and_needs_nothing_private(name: s
     assert not re.search(r"\b(torch|dist)(\.\w+)*\._", text)
 
 
+@pytest.mark.parametrize("revision", ["a" * 40, "a" * 12 + " with uncommitted changes"], ids=["clean", "changed"])
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_the_formatter_and_the_linter_have_nothing_to_say_but_of_blank_lines(name: str) -> None:
-    """With the configuration of the sources, once the comments that tell them to pass the file over are gone.
-
-    And the first line, which has the adapter's name and a revision: their length is not the file's.
-    """
+def test_the_formatter_and_the_linter_have_nothing_to_say_but_of_blank_lines(
+    name: str, revision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the sources' configuration, also in a checkout with changes, without the first line and the comments to pass the file over."""
+    monkeypatch.setattr(rendering, "revision", lambda: revision)
     text = render(name).partition("\n")[2].replace("# flake8: noqa\n", "").replace("# fmt: off\n", "")
 
     def ruff(*arguments: str, given: str) -> str:

@@ -75,7 +75,7 @@ def test_the_revision_is_the_commit_of_the_sources(tree: Path) -> None:
     files[0].write_bytes(files[0].read_bytes().replace(b"\n", b"\r\n"))
     assert revision_of(tree, files) == head
     newer(tree)
-    assert revision_of(tree, files) == f"{head} with uncommitted changes"
+    assert revision_of(tree, files) == f"{head[:12]} with uncommitted changes"
     (tree / "REVISION").write_text("as carried\n")
     sources._revision.cache_clear()
     assert rendered_parts("musiclm")[0].revision == "as carried"

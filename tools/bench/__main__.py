@@ -15,14 +15,14 @@ from shared_distributed_tools.ranks import Deadlines, World, WorldFailure, prelo
 from shared_distributed_tools.terminal import console, progress
 
 from .bars import FAILED, judge, rivals
-from .grid import DIRECTIONS, WORLDS, Point, crossing_grid, full_grid, quick_grid
+from .grid import DIRECTIONS, WORLDS, Point, crossing_grid, exchange_grid, full_grid, quick_grid
 from .measure import Rounds, measure, pin, python_alone
 from .plot import draw_growth, draw_ratios
 from .results import Results, facts
 from .tables import comparison, crossings, publish, verdicts
 
 DOCS = Path(__file__).resolve().parents[2] / "shared" / "distributed" / "docs"
-FULL_SECONDS, QUICK_SECONDS = 1020.0, 55.0
+FULL_SECONDS, EXCHANGE_SECONDS, QUICK_SECONDS = 1020.0, 200.0, 55.0
 PASSES = (0.75, 1.0)  # when each ends; the second visits only points where a rival may be faster
 DEADLINES = Deadlines(collective=120.0, case=160.0)  # the longest point takes a quarter of it
 # what ranks import; the last: a first backward imports parts of it, a first functional collective all, on every rank
@@ -68,6 +68,9 @@ def run(points: Sequence[Point], seconds: float, backend: str, path: Path) -> tu
 @click.option(
     "--crossing", is_flag=True, help="Only padding against real rows, by unevenness. Always part of a run on GPUs."
 )
+@click.option(
+    "--only", type=click.Choice(["exchange"]), help="Only all_to_all and all_gather_each, in less than 4 minutes."
+)
 @click.option("--from", "file", type=click.Path(exists=True, path_type=Path), help="Measure nothing: show this JSON.")
 @click.option("--publish", "is_published", is_flag=True, help="Write the page on speed and README instead of --output.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="bench-results", show_default=True)
@@ -76,6 +79,7 @@ def main(
     quick: bool,
     world_size: tuple[str, ...],
     crossing: bool,
+    only: str | None,
     file: Path | None,
     is_published: bool,
     output: Path,
@@ -89,16 +93,16 @@ def main(
     gpus = torch.cuda.device_count()
     backend, most = ("nccl", gpus) if gpus >= 2 else ("gloo", max(WORLDS))
     worlds = [size for size in map(int, world_size or WORLDS) if size <= most]
+    seconds = QUICK_SECONDS if quick else FULL_SECONDS
     points = [] if crossing else quick_grid(worlds) if quick else full_grid(worlds)
     if crossing or backend == "nccl":
         points += crossing_grid(worlds)
+    if only:
+        points = exchange_grid(worlds)
+        seconds = EXCHANGE_SECONDS
     output = DOCS if is_published else output
     output.mkdir(parents=True, exist_ok=True)
-    results, problems = (
-        (Results.load(file), [])
-        if file
-        else run(points, QUICK_SECONDS if quick else FULL_SECONDS, backend, output / "speed.json")
-    )
+    results, problems = (Results.load(file), []) if file else run(points, seconds, backend, output / "speed.json")
     results.save(output / "speed.json")
     draw_ratios(results, "forward", output / "speed-forward.svg")
     draw_ratios(results, "both", output / "speed-forward-backward.svg")

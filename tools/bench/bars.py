@@ -5,9 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from .contenders import CONTENDERS, KNOWN, NULL, PAD, RAW
+from .contenders import BARE, CONTENDERS, KNOWN, NULL, PAD, RAW, SIZES_FIRST, TORCHMETRICS
 from .estimate import Estimate, geometric_mean
-from .grid import KIB, Point
+from .grid import EXCHANGES, KIB, Point
 from .results import Results
 
 PASSED, FAILED, UNDECIDED, UNMEASURED = "passed", "failed", "undecided", "not measured"
@@ -56,6 +56,30 @@ BARS = [
 ]
 
 
+def _is_smallest(point: Point) -> bool:
+    return (point.world, point.mean_bytes) == (2, 4 * KIB)
+
+
+EXCHANGE_BARS = [
+    Bar(
+        "all_to_all, counts not known, 2 ranks, 4 KiB",
+        1 / 1.3,
+        lambda p: p.direction == "all-to-all" and _is_smallest(p),
+        SIZES_FIRST,
+        True,
+    ),
+    Bar(
+        "all_to_all, counts not known, all others",
+        1.0,  # slower beyond its interval at any point fails
+        lambda p: p.direction == "all-to-all" and not _is_smallest(p),
+        SIZES_FIRST,
+        True,
+    ),
+    Bar("all_to_all, counts known", 1 / 1.15, lambda p: p.direction == "all-to-all, known", BARE, True),
+    Bar("all_gather_each, ragged shapes", 2.0, lambda p: p.direction == "each", TORCHMETRICS, True),
+]
+
+
 def verdict(bar: float, found: list[Estimate]) -> str:
     """Whether each of these reaches the bar: undecided where an interval spans it."""
     if any(one.high < bar for one in found):
@@ -69,10 +93,21 @@ def rivals(results: Results) -> list[tuple[str, Point, Estimate]]:
 
 
 def judge(results: Results) -> list[Judged]:
-    """Every promise. Speed is promised on gloo only: on NCCL it depends on the GPUs and their links."""
+    """Every promise of what was measured. Speed is promised on gloo only: on NCCL it depends on the GPUs."""
+    exchanges = [point for point in results.timings if point.direction in EXCHANGES]
+    if not exchanges:
+        return [*judge_bars(BARS, results), *judge_gathers(results), judge_null(results)]
+    judged = judge_bars(EXCHANGE_BARS, results)
+    if len(exchanges) < len(results.timings):
+        judged = [*judge_bars(BARS, results), *judge_gathers(results), *judged]
+    return [*judged, judge_null(results)]
+
+
+def judge_bars(bars: list[Bar], results: Results) -> list[Judged]:
+    """Whether each bar is reached. They are bars of gloo."""
     judged = []
     on_gloo = results.facts.get("backend", "gloo") == "gloo"
-    for bar in BARS if on_gloo else []:
+    for bar in bars if on_gloo else []:
         found = results.times(
             bar.than, [point for point in results.timings if point.world <= 8 and bar.includes(point)]
         )
@@ -85,7 +120,13 @@ def judge(results: Results) -> list[Judged]:
         else:
             mean = geometric_mean(found.values())
             judged.append((bar.promise, str(mean), verdict(bar.times, [mean])))
-    pairs = rivals(results)
+    return judged
+
+
+def judge_gathers(results: Results) -> list[Judged]:
+    """That no gather is slower than another, and how long Python takes."""
+    judged = []
+    pairs = [pair for pair in rivals(results) if pair[1].direction not in EXCHANGES]
     slower = [f"{name} {times}: {point.label}" for name, point, times in pairs if times.high < 1]
     shown = "\n".join([f"{len(slower)} of {len(pairs)} pairs are slower", *slower])
     # that nothing was seen to be slower means little where intervals are wide
@@ -95,10 +136,13 @@ def judge(results: Results) -> list[Judged]:
         spent = [ms for key, ms in results.python.items() if key == name]
         speeds = [Estimate(1 / ms.centre, 1 / ms.high, 1 / ms.low) for ms in spent]
         judged.append((f"Python a call, {name}: {most} ms", "".join(map(str, spent)), verdict(1 / most, speeds)))
-    # of intervals of 95 %, one in twenty misses
+    return judged
+
+
+def judge_null(results: Results) -> Judged:
+    """Whether the core takes as long as itself: of intervals of 95 %, one in twenty misses."""
     null = list(results.times(NULL).values())
     missed = sum(not one.low <= 1 <= one.high for one in null)
     shown = f"{geometric_mean(null)}; {missed} of {len(null)} intervals miss 1" if null else ""
     word = UNMEASURED if not null else PASSED if missed <= 1 + 0.1 * len(null) else FAILED
-    judged.append(("the core takes as long as itself", shown, word))
-    return judged
+    return "the core takes as long as itself", shown, word

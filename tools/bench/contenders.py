@@ -24,6 +24,7 @@ from .grid import Direction, Point
 
 OURS, NULL, RAW = "core", "core again", "raw broadcasts"
 PAD, FUNCTIONAL, TORCHMETRICS, ACCELERATE = "pad to longest", "torch functional", "torchmetrics", "accelerate"
+SIZES_FIRST, BARE = "all_to_all_single after its sizes", "all_to_all_single"
 ALL_REDUCE, PAD_ONCE = "all-reduce and slice", "padded into one buffer"
 KNOWN = ", sizes known"  # after the name of a gather that is given the sizes
 
@@ -141,11 +142,47 @@ def accelerate(x: Tensor, dim: int, sizes: Any) -> Tensor:
     return torch.cat([part.narrow(dim, 0, n) for part, n in parts], dim)
 
 
+def core_all_to_all(x: Tensor, dim: int, counts: Any) -> Tensor:
+    """As a user calls it; what is received is None where it is not known."""
+    sent, received = counts
+    return shared_distributed.all_to_all(x, sent, dim, received=received)[0]
+
+
+def sizes_first(x: Tensor, dim: int, counts: Any) -> Tensor:
+    """One all-to-all of the sizes, then one of the rows."""
+    sent, _ = counts
+    sizes = torch.tensor(sent, device=x.device)
+    received = torch.empty_like(sizes)
+    dist.all_to_all_single(received, sizes)
+    return bare_all_to_all(x, dim, (sent, received.tolist()))
+
+
+def bare_all_to_all(x: Tensor, dim: int, counts: Any) -> Tensor:
+    """Nothing is checked; along dim 0."""
+    sent, received = counts
+    rows = x.new_empty((sum(received), *x.shape[1:]))
+    dist.all_to_all_single(rows, x, received, sent)
+    return rows
+
+
+def core_each(x: Tensor, dim: int, sizes: Any) -> list[Tensor]:
+    """As a user calls it."""
+    return shared_distributed.all_gather_each(x)
+
+
+def torchmetrics_each(x: Tensor, dim: int, sizes: Any) -> list[Tensor]:
+    """Pads every dim to the longest."""
+    from torchmetrics.utilities.distributed import gather_all_tensors
+
+    found: list[Tensor] = gather_all_tensors(x)
+    return found
+
+
 class Contender(NamedTuple):
     """A name, what it calls, and where it takes part."""
 
     name: str
-    call: Callable[[Tensor, int, Any], Tensor]
+    call: Callable[[Tensor, int, Any], Any]
     directions: tuple[Direction, ...] = ("forward", "both")
     is_rival: bool = False  # the core should never be slower
     needs: str = ""  # a module that may not be installed
@@ -177,4 +214,13 @@ CONTENDERS = (
     Contender(ALL_REDUCE, all_reduce_and_slice, ("backward",), is_rival=True, is_given_sizes=True),
     Contender(PAD_ONCE + KNOWN, functional_padded, ("crossing",), is_given_sizes=True),
     Contender(RAW + KNOWN, raw_broadcasts, ("forward",), is_given_sizes=True),
+    Contender(OURS, core_all_to_all, ("all-to-all",)),
+    Contender(NULL, core_all_to_all, ("all-to-all",)),
+    Contender(SIZES_FIRST, sizes_first, ("all-to-all",), is_rival=True),
+    Contender(OURS, core_all_to_all, ("all-to-all, known",), is_given_sizes=True),
+    Contender(NULL, core_all_to_all, ("all-to-all, known",), is_given_sizes=True),
+    Contender(BARE, bare_all_to_all, ("all-to-all, known",), is_given_sizes=True),
+    Contender(OURS, core_each, ("each",)),
+    Contender(NULL, core_each, ("each",)),
+    Contender(TORCHMETRICS, torchmetrics_each, ("each",), is_rival=True, needs="torchmetrics"),
 )

@@ -7,7 +7,7 @@ world W · rank r · n_r rows of rank r along dim · ROW_BYTES a row, whatever t
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-Direction = Literal["forward", "backward", "both", "crossing"]
+Direction = Literal["forward", "backward", "both", "crossing", "all-to-all", "all-to-all, known", "each"]
 
 KIB, MIB = 2**10, 2**20
 ROW_BYTES = 256
@@ -17,7 +17,11 @@ DIRECTIONS: dict[Direction, str] = {
     "backward": "summed backward alone",
     "both": "forward + summed backward",
     "crossing": "forward, sizes known, by how much less the shortest rank has",
+    "all-to-all": "rows to the ranks that need them, counts not known",
+    "all-to-all, known": "rows to the ranks that need them, counts known",
+    "each": "every rank's tensor, of any shape",
 }
+EXCHANGES: tuple[Direction, ...] = ("all-to-all", "all-to-all, known", "each")
 WORLDS = (2, 4, 8, 16)
 LARGEST = {2: 4 * MIB, 4: 4 * MIB, 8: MIB}  # at 8 ranks, padding skewed rows takes half a second even so
 
@@ -48,6 +52,25 @@ class Point(NamedTuple):
         rows = [max(1, total * weight // sum(weights)) for weight in weights]
         rows[0] += total - sum(rows)  # what rounding left over
         return tuple(rows)
+
+    @property
+    def counts(self) -> list[list[int]]:
+        """`[s][r]`: how many rows go from rank s to rank r. Where it is skewed, rank 0 gets 16 times as many."""
+        ranks = range(self.world)
+        weights = {
+            "even": [[1 for _ in ranks] for _ in ranks],
+            "ragged": [[1 + (s + 2 * r) % 4 for r in ranks] for s in ranks],
+            "skewed": [[1 if r else 16 for r in ranks] for _ in ranks],
+        }[self.form]
+        total = self.world * self.mean_bytes // ROW_BYTES
+        whole = sum(map(sum, weights))
+        return [[total * weight // whole for weight in row] for row in weights]
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Every rank's shape, where ranks differ in both sizes."""
+        widths = [16 * (1 + rank % 3) for rank in range(self.world)]
+        return [(max(1, rows * ROW_BYTES // 4 // width), width) for rows, width in zip(self.sizes, widths, strict=True)]
 
     def shape(self, rows: int) -> tuple[int, ...]:
         """`(rows, 64)` for dim 0, `(4, rows, 16)` for dim 1: the same bytes in float32."""
@@ -92,3 +115,14 @@ def crossing_grid(worlds: Sequence[int]) -> list[Point]:
     forms, sizes = [f"{step}/16" for step in (0, 1, 2, 4, 8, 12, 15)], (64 * KIB, MIB)
     pairs = [(world, size) for world in worlds if world in LARGEST for size in sizes]
     return [Point(world, form, size, 0, "crossing") for world, size in pairs for form in forms]
+
+
+def exchange_grid(worlds: Sequence[int]) -> list[Point]:
+    """All-to-all from 4 KiB to 4 MiB a rank, counts known from 64 KiB, and tensors of any shape."""
+    sizes = (4 * KIB, 64 * KIB, 256 * KIB, 4 * MIB)
+    small = [world for world in worlds if world in LARGEST]
+    points = [Point(world, form, size, 0, "all-to-all") for world in small for size in sizes for form in FORMS]
+    points += [
+        Point(world, form, size, 0, "all-to-all, known") for world in small for size in sizes[1:] for form in FORMS
+    ]
+    return points + [Point(world, "ragged", size, 0, "each") for world in small for size in (4 * KIB, 256 * KIB, MIB)]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // libnccl without a GPU: ranks exchange bytes through files in memory, and what NCCL leaves undefined ends the process.
 //
-// A launch is one operation, or a group of them. Every rank of a communicator writes what its n-th launch is about to
-// do, and the bytes that it sends, into a file; it waits for the files of all others; it compares; it writes its
-// outputs. Launches happen on the threads of streams, so that their inputs are read and their outputs written when a
+// A launch is one operation, or a group of them. Every rank of a communicator writes the collectives of its n-th launch
+// that has any, and the bytes that it sends, into a file; it waits for the files of all others; it compares; it writes
+// its outputs. The n-th message between two ranks is a file of its own. Launches happen on the threads of streams, so that their inputs are read and their outputs written when a
 // GPU could have done so. Where ranks differ in operation, count, dtype, reduction or root, NCCL would hang or mix up
 // data: here every rank ends with a message. A rank that waits too long ends with a message too.
 #include <nccl.h>
@@ -40,7 +40,8 @@ struct Operation {
   int dtype;      // ncclDataType_t
   int reduction;  // ncclRedOp_t
   int root;       // or the peer of a send or receive
-  size_t offset = 0;  // of its input among the bytes that this rank sends
+  size_t offset = 0;    // of a collective's input among the bytes that this rank sends
+  uint64_t number = 0;  // of a message between these two ranks, in this direction
 
   bool is_collective() const { return kind != SEND && kind != RECEIVE; }
 
@@ -152,7 +153,9 @@ struct ncclComm {
   std::string folder;
   int splits = 0;
   std::atomic<bool> aborted{false};
-  uint64_t issued = 0, executed = 0;  // launches
+  uint64_t issued = 0, executed = 0;  // launches on this rank
+  uint64_t collective_launches = 0;   // those with collectives, which all ranks take part in
+  std::map<int, uint64_t> sent, received;  // messages so far, by peer
   std::mutex mutex;
   std::condition_variable finished;
 
@@ -165,33 +168,40 @@ struct ncclComm {
   fail(code, message);
 }
 
+// Another rank's file, waited for. False if the communicator was aborted meanwhile.
+static bool wait_for_file(
+    ncclComm* comm, const std::string& path, int rank, const std::string& words, std::string& content) {
+  auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(nccl_patience);
+  while (!read_file(path, content)) {
+    std::string failure;
+    if (comm->aborted) return false;
+    if (read_file(comm->folder + "/failed", failure)) fail(atoi(failure.c_str()), failure.substr(3));
+    if (std::chrono::steady_clock::now() > give_up) {
+      fail_everywhere(comm, HANG,
+                      "EMULATED NCCL: HANG: rank " + std::to_string(comm->rank) + " of " + std::to_string(comm->size) +
+                          " waits for rank " + std::to_string(rank) + " in " + words);
+    }
+    usleep(50);
+  }
+  return true;
+}
+
 // What every rank has for `what`, by rank; empty if the communicator was aborted meanwhile.
 static std::vector<std::string> exchange(
     ncclComm* comm, const std::string& what, const std::string& mine, const std::string& words) {
-  auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(nccl_patience);
   write_file(comm->file(what, comm->rank), mine);
   std::vector<std::string> found(comm->size);
   for (int rank = 0; rank < comm->size; rank++) {
-    while (!read_file(comm->file(what, rank), found[rank])) {
-      std::string failure;
-      if (comm->aborted) return {};
-      if (read_file(comm->folder + "/failed", failure)) fail(atoi(failure.c_str()), failure.substr(3));
-      if (std::chrono::steady_clock::now() > give_up) {
-        fail_everywhere(comm, HANG,
-                        "EMULATED NCCL: HANG: rank " + std::to_string(comm->rank) + " of " +
-                            std::to_string(comm->size) + " waits for rank " + std::to_string(rank) + " in " + words);
-      }
-      usleep(50);
-    }
+    if (!wait_for_file(comm, comm->file(what, rank), rank, words, found[rank])) return {};
   }
   return found;
 }
 
 // ---------------------------------------------------------------- a launch
 
-// One rank's part of a launch, as its file has it: the number of operations, the operations, the bytes it sends.
+// One rank's collectives in a launch, as its file has them: their number, the operations, the bytes that it sends.
 struct Part {
-  std::vector<Operation> operations, collectives;
+  std::vector<Operation> operations;
   const char* bytes;
 
   explicit Part(const std::string& file) {
@@ -200,17 +210,6 @@ struct Part {
     operations.resize(count);
     memcpy(operations.data(), file.data() + sizeof count, count * sizeof(Operation));
     bytes = file.data() + sizeof count + count * sizeof(Operation);
-    for (auto& operation : operations) {
-      if (operation.is_collective()) collectives.push_back(operation);
-    }
-  }
-
-  // The n-th send or receive between this rank and a peer; null if there is none.
-  const Operation* between(Kind kind, int peer, int n) const {
-    for (auto& operation : operations) {
-      if (operation.kind == kind && operation.root == peer && n-- == 0) return &operation;
-    }
-    return nullptr;
   }
 };
 
@@ -218,7 +217,6 @@ struct Part {
 static size_t bytes_sent(const ncclComm* comm, const Operation& operation) {
   size_t block = operation.count * bytes_of_dtype(operation.dtype);
   switch (operation.kind) {
-    case RECEIVE: return 0;
     case BROADCAST: return comm->rank == operation.root ? block : 0;
     case SCATTER: return comm->rank == operation.root ? block * comm->size : 0;
     case REDUCE_SCATTER: case ALL_TO_ALL: return block * comm->size;
@@ -253,15 +251,15 @@ static std::string file_of(const ncclComm* comm, std::vector<Operation>& operati
 }
 
 static void check_agreement(const ncclComm* comm, const std::vector<Part>& parts, uint64_t number) {
-  auto& mine = parts[comm->rank].collectives;
+  auto& mine = parts[comm->rank].operations;
   for (int rank = 0; rank < comm->size; rank++) {
-    auto& theirs = parts[rank].collectives;
+    auto& theirs = parts[rank].operations;
     auto fits = [](const Operation& a, const Operation& b) { return a.fits(b); };
     if (std::equal(mine.begin(), mine.end(), theirs.begin(), theirs.end(), fits)) continue;
     fail_everywhere(comm, MISMATCH,
                     "EMULATED NCCL: MISMATCH in launch " + std::to_string(number) + ": rank " +
-                        std::to_string(comm->rank) + " does " + text_of(parts[comm->rank].operations) + "; rank " +
-                        std::to_string(rank) + " does " + text_of(parts[rank].operations));
+                        std::to_string(comm->rank) + " does " + text_of(mine) + "; rank " + std::to_string(rank) +
+                        " does " + text_of(theirs));
   }
 }
 
@@ -269,7 +267,7 @@ static void write_output(const ncclComm* comm, const std::vector<Part>& parts, c
   size_t block = mine.count * bytes_of_dtype(mine.dtype);
   auto* out = static_cast<char*>(mine.output);
   std::vector<const char*> inputs;  // by rank
-  for (auto& part : parts) inputs.push_back(part.bytes + part.collectives[index].offset);
+  for (auto& part : parts) inputs.push_back(part.bytes + part.operations[index].offset);
 
   bool is_root = comm->rank == mine.root;
   switch (mine.kind) {
@@ -303,47 +301,86 @@ static void write_output(const ncclComm* comm, const std::vector<Part>& parts, c
   }
 }
 
-static void receive(const ncclComm* comm, const std::vector<Part>& parts, const Operation& mine, int n) {
-  const Part& from = parts[mine.root];
-  const Operation* sent = from.between(SEND, comm->rank, n);
-  if (!sent || sent->count != mine.count || sent->dtype != mine.dtype) {
-    fail_everywhere(comm, MISMATCH,
-                    "EMULATED NCCL: MISMATCH: rank " + std::to_string(comm->rank) + " does " + mine.text() +
-                        "; the other rank does " + (sent ? sent->text() : std::string("no such send")));
-  }
-  memcpy(mine.output, from.bytes + sent->offset, mine.count * bytes_of_dtype(mine.dtype));
+static void run_collectives(ncclComm* comm, std::vector<Operation> operations, uint64_t number) {
+  std::string mine = file_of(comm, operations);
+  auto files = exchange(comm, std::to_string(number), mine, text_of(operations));
+  if (files.empty()) return;
+  std::vector<Part> parts(files.begin(), files.end());
+  check_agreement(comm, parts, number);
+  pause_up_to(nccl_delay);
+  for (size_t i = 0; i < operations.size(); i++) write_output(comm, parts, operations[i], i);
+  // who has this launch's files from all ranks knows that all are through with the one before the last
+  if (number > 1) unlink(comm->file(std::to_string(number - 2), comm->rank).c_str());
 }
 
-static void write_outputs(const ncclComm* comm, const std::vector<Part>& parts) {
-  size_t collectives = 0;
-  std::map<int, int> received;  // so far, by peer
-  for (auto& mine : parts[comm->rank].operations) {
-    if (mine.is_collective()) {
-      write_output(comm, parts, mine, collectives++);
-    } else if (mine.kind == RECEIVE) {
-      receive(comm, parts, mine, received[mine.root]++);
+// ---------------------------------------------------------------- messages between two ranks
+
+static std::string message_file(const ncclComm* comm, int from, int to, uint64_t number) {
+  return comm->file("message-" + std::to_string(from) + "-" + std::to_string(to), number);
+}
+
+static void send(const ncclComm* comm, const Operation& mine) {
+  size_t bytes = mine.count * bytes_of_dtype(mine.dtype);
+  if (bytes) check_memory(comm, mine.input, mine);
+  std::string message(reinterpret_cast<const char*>(&mine), sizeof mine);
+  message.append(static_cast<const char*>(mine.input), bytes);
+  write_file(message_file(comm, comm->rank, mine.root, mine.number), message);
+}
+
+static void receive(ncclComm* comm, const Operation& mine) {
+  std::string path = message_file(comm, mine.root, comm->rank, mine.number), message;
+  if (!wait_for_file(comm, path, mine.root, mine.text(), message)) return;
+  unlink(path.c_str());
+  Operation sent;
+  memcpy(&sent, message.data(), sizeof sent);
+  if (sent.count != mine.count || sent.dtype != mine.dtype) {
+    fail_everywhere(comm, MISMATCH,
+                    "EMULATED NCCL: MISMATCH: rank " + std::to_string(comm->rank) + " does " + mine.text() +
+                        "; rank " + std::to_string(mine.root) + " does " + sent.text());
+  }
+  memcpy(mine.output, message.data() + sizeof sent, message.size() - sizeof sent);
+}
+
+// ---------------------------------------------------------------- launches
+
+struct Launch {
+  std::vector<Operation> collectives, sends, receives;
+  uint64_t order;       // among all launches on this rank
+  uint64_t collective;  // among those with collectives
+};
+
+// In the order in which the host makes them. Another in each replay of a graph.
+static Launch numbered(ncclComm* comm, const std::vector<Operation>& operations) {
+  std::lock_guard<std::mutex> lock(comm->mutex);
+  Launch made;
+  for (Operation operation : operations) {
+    if (operation.kind == SEND) {
+      operation.number = comm->sent[operation.root]++;
+      made.sends.push_back(operation);
+    } else if (operation.kind == RECEIVE) {
+      operation.number = comm->received[operation.root]++;
+      made.receives.push_back(operation);
+    } else {
+      made.collectives.push_back(operation);
     }
   }
+  made.order = comm->issued++;
+  made.collective = made.collectives.empty() ? 0 : comm->collective_launches++;
+  return made;
 }
 
 // On a stream's thread. Launches of a communicator happen one after the other, whatever streams they are on.
-static void execute(ncclComm* comm, std::vector<Operation> operations, uint64_t number) {
+static void execute(ncclComm* comm, const Launch& launch) {
   {
     std::unique_lock<std::mutex> lock(comm->mutex);
-    comm->finished.wait(lock, [&] { return comm->executed == number; });
+    comm->finished.wait(lock, [&] { return comm->executed == launch.order; });
   }
   pause_up_to(nccl_delay);
-  auto files = exchange(comm, std::to_string(number), file_of(comm, operations), text_of(operations));
-  if (!files.empty()) {
-    std::vector<Part> parts(files.begin(), files.end());
-    check_agreement(comm, parts, number);
-    pause_up_to(nccl_delay);
-    write_outputs(comm, parts);
-  }
-  // who has this launch's files from all ranks knows that all are through with the one before the last
-  if (number > 1) unlink(comm->file(std::to_string(number - 2), comm->rank).c_str());
+  for (auto& operation : launch.sends) send(comm, operation);
+  if (!launch.collectives.empty()) run_collectives(comm, launch.collectives, launch.collective);
+  for (auto& operation : launch.receives) receive(comm, operation);
   std::lock_guard<std::mutex> lock(comm->mutex);
-  comm->executed = number + 1;
+  comm->executed = launch.order + 1;
   comm->finished.notify_all();
 }
 
@@ -354,10 +391,9 @@ static void launch(ncclComm* comm, cudaStream_t handle, const std::vector<Operat
   current_device = comm->device;  // as NCCL does: the default stream is that of the communicator's device
   Stream* stream = stream_of(handle);
   current_device = device;
-  stream->make([=] {  // each replay of a graph is another launch
-    std::lock_guard<std::mutex> lock(comm->mutex);
-    uint64_t number = comm->issued++;
-    return [=] { execute(comm, operations, number); };
+  stream->make([=] {
+    auto made = std::make_shared<Launch>(numbered(comm, operations));
+    return [=] { execute(comm, *made); };
   });
 }
 

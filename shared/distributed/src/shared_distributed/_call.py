@@ -34,6 +34,7 @@ class GroupFacts:
         self.world = dist.get_world_size(group)
         self.backends = _backends(group)
         self.buffers: Any = None  # of messages over gloo, once there are any
+        self.ways: dict[str, type[Call]] = {}  # by the device type of rows; "header": that of headers
 
 
 _known_groups = WeakKeyDictionary[Any, GroupFacts]()
@@ -67,6 +68,11 @@ class Call:
         self.everyones_numbers: list[list[int]] = []  # if they were
         self.arrived: list[list[Tensor]] = []  # every rank's rows of tensors that are moved next
         self.unfinished: list[Callable[[], None]] | None = None  # a list if gathers are only to be started
+
+    @property
+    def later(self) -> "Call":
+        """The ranks in the derivatives of an all-to-all: these, unless they are traced."""
+        return self
 
     def gather(self, x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`, contiguous. Carries no gradient."""
@@ -106,7 +112,7 @@ class Call:
     def swap(self, x: Tensor, dim: int, sent: Sequence[int], received: Sequence[int]) -> Tensor:
         """`(… sum(sent) …) -> (… sum(received) …)`: `sent[r]` rows to rank r, `received[r]` from it. No gradient."""
         refuse_batched(x)
-        x = x.detach()
+        x = x.detach().resolve_conj()
         if self.arrived:
             return join_pieces(self.arrived.pop(0), x, dim, self.everyones_numbers, self.rank)
         swapped = x.new_empty(resized(x, dim, sum(received)))
@@ -153,7 +159,9 @@ class AnyBackend(Call):
             return self.heart().gather(x, dim, sizes)
 
     def swap(self, x: Tensor, dim: int, sent: Sequence[int], received: Sequence[int]) -> Tensor:
-        """As in `Call`, by a gather of all rows: not every backend has an all-to-all."""
+        """As in `Call` where there is an all-to-all; else by a gather of all rows."""
+        if self.backends[x.device.type] == "gloo":
+            return super().swap(x, dim, sent, received)
         with failures_named("all-to-all", self.group, x, dim, sent):
             ranks = self.heart()
             by_rank = ranks.exchange(sent)
@@ -161,8 +169,10 @@ class AnyBackend(Call):
             gathered = ranks.gather(x, dim, sizes)
         pieces = []
         for rows, sent_by_one in zip(gathered.split(sizes, dim), by_rank, strict=True):
-            pieces.append(rows.split(sent_by_one, dim)[self.rank])
-        return torch.cat(pieces, dim)
+            pieces.append(rows.split(sent_by_one, dim)[self.rank].contiguous().view(-1))
+        swapped = x.new_empty(resized(x, dim, sum(received)))
+        join(pieces, x, dim, received, swapped)
+        return swapped
 
     def sum(self, x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
         """`(… sum(n) …) -> (… n_r …)`, of any dtype."""

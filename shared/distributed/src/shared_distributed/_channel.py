@@ -28,7 +28,7 @@ class Says(IntEnum):
 
 
 class Word(NamedTuple):
-    """What one rank says; `length` and `rows` when a loop begins."""
+    """What one rank says; `length` when a loop begins, and `rows`, a number for what it reads, with the first batch."""
 
     loop: int
     says: int

@@ -69,6 +69,7 @@ class TracedRanks:
         self.has_agreed = has_agreed  # just before, in an operator: rows may have come
         self.rank = dist.get_rank(group)
         self.world = dist.get_world_size(group)
+        self.later: TracedRanks = TracedRanks(group, False) if has_agreed else self  # in derivatives
 
     def gather(self, x: Tensor, dim: int, sizes: Any) -> Tensor:
         """`(… n_r …) -> (… sum(n) …)`."""
@@ -80,8 +81,7 @@ class TracedRanks:
 
     def swap(self, x: Tensor, dim: int, sent: Any, received: Any) -> Tensor:
         """`(… sum(sent) …) -> (… sum(received) …)`."""
-        has_agreed, self.has_agreed = self.has_agreed, False  # its derivatives come later
-        return _swap_operator(x, has_agreed, dim, sent, received, self.group)
+        return _swap_operator(x, self.has_agreed, dim, sent, received, self.group)
 
 
 def _agree_while_tracing(

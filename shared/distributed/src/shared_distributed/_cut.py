@@ -16,24 +16,27 @@ def cut_to_no_rows(batch: Any) -> Any:
     Single numbers and strings stay. Raises TypeError for other objects, and where nothing has rows.
     """
     leaves = [leaf for _, leaf in leaves_of(batch)]
-    rows = {leaf.shape[0] for leaf in leaves if _has_rows(leaf)}
-    texts = [leaf for leaf in leaves if is_texts(leaf)]
-    if not rows and not texts:
+    rows = [len(leaf) for leaf in leaves if _has_rows(leaf)]
+    if not rows and not any(map(is_texts, leaves)):
         raise TypeError(f"nothing in this {type(batch).__name__} has rows to cut")
 
     def cut(place: str, leaf: Any) -> Any:
         if _has_rows(leaf):
-            no_rows = leaf[:0]
-            return no_rows.detach().clone() if isinstance(leaf, Tensor) else no_rows.copy()
-        if isinstance(leaf, Tensor) or type(leaf).__module__ == "numpy":
-            return leaf
+            return _copy_of_no_rows(leaf)
         if is_texts(leaf):
-            return leaf[:0] if not rows or len(leaf) in rows else leaf
-        if isinstance(leaf, _ALIKE):
+            is_per_row = not rows or len(leaf) in rows
+            return leaf[:0] if is_per_row else leaf
+        if isinstance(leaf, (*_ALIKE, Tensor)) or type(leaf).__module__ == "numpy":
             return leaf
         raise TypeError(f"cannot cut {place or 'a batch'} of {type(leaf)} to 0 rows")
 
     return map_leaves(cut, batch)
+
+
+def _copy_of_no_rows(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.detach()[:0].clone()
+    return leaf[:0].copy()
 
 
 def _has_rows(leaf: Any) -> bool:

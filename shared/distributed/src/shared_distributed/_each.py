@@ -12,10 +12,9 @@ from ._errors import BadInputError
 from ._gather import Grad, group_of
 from ._ranks import _graph_break, _is_distributed, _long_tensor
 from ._together import agree_on_all, move_all
-from ._usable import refuse_tracing
+from ._usable import problem_with, refuse_tracing
 
 
-@_graph_break
 def all_gather_each(x: Tensor, *, grad: Grad = "sum", group: Any = None) -> list[Tensor]:
     """Every rank's tensor in its own shape, in rank order; differentiable.
 
@@ -33,8 +32,15 @@ def all_gather_each(x: Tensor, *, grad: Grad = "sum", group: Any = None) -> list
     >>> all_gather_each(torch.ones(2))
     [tensor([1., 1.])]
     """
+    parts: list[Tensor] = _gather_each(x, grad, group)
+    return parts
+
+
+@_graph_break
+def _gather_each(x: Any, grad: str, group: Any) -> list[Tensor]:
     problem = "" if grad in ("sum", "local") else f"grad must be 'sum' or 'local', got {grad!r}"
-    is_dense = _has_shape(x) and x.layout == torch.strided
+    is_dense = _has_shape(x) and x.layout == torch.strided and not hasattr(x, "to_local")
+    problem = problem or problem_with(x)  # before anything is done with it
     group = group_of(group)
     if not _is_distributed(group):
         if problem or not is_dense:
@@ -43,7 +49,7 @@ def all_gather_each(x: Tensor, *, grad: Grad = "sum", group: Any = None) -> list
 
     refuse_tracing()
     summed = grad == "sum"
-    flat = x.reshape(-1) if is_dense else x
+    flat = x.reshape(-1) if is_dense and not problem else x
     operation = f"all_gather_each of {x.ndim} dims" if is_dense else "all_gather_each"
     ranks: Any = ranks_for_headers(group, [flat], 0)
     ranks.numbers = x.shape if is_dense else ()

@@ -14,35 +14,29 @@ from ._nested import leaves_of
 _ENOUGH = 4096  # numbers of a tensor that are compared
 
 
-def mark_of_rows(loader: Any) -> int:
-    """A number for the whole dataset that this rank's loader reads; 0 where it may well be a part.
+def mark_of_rows(loader: Any, batch: Any) -> int:
+    """A number for the first batch of a loader that reads its whole dataset; 0 where it may well read a part.
 
-    Only a DataLoader with torch's own samplers surely reads its whole dataset. Equal datasets have an equal number.
+    Only a DataLoader with torch's own samplers surely reads all of it. Equal batches have equal numbers.
     """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return 0
-    whole = type(loader.batch_sampler) in (BatchSampler, type(None))
-    if not whole or type(loader.sampler) not in (RandomSampler, SequentialSampler):
+    if type(loader.batch_sampler) not in (BatchSampler, type(None)):
         return 0
-    try:
-        first_row = loader.dataset[0]
-        size = len(loader.dataset)
-    except Exception:  # the loop itself will meet it
+    if type(loader.sampler) not in (RandomSampler, SequentialSampler):
         return 0
-    mark = zlib.crc32(str(size).encode())
-    for place, leaf in leaves_of(first_row):
+    mark = 0
+    for place, leaf in leaves_of(batch):
         mark = zlib.crc32(_bytes_of(leaf), zlib.crc32(place.encode(), mark))
     return mark
 
 
 def warn_of_same_rows(marks: list[int]) -> None:
-    """Warn if every rank reads the same dataset from beginning to end."""
+    """Warn if every rank begins with the same batch of a dataset that nobody has divided."""
     if marks[0] and len(set(marks)) == 1:
-        text = (
-            f"all {len(marks)} ranks read every row of the same dataset: nothing divides it among them. Give each rank "
-            "its own rows, with a sampler, a Subset, or the loader that your framework prepares."
-        )
-        warnings.warn(text, UserWarning, stacklevel=3)
+        text = f"all {len(marks)} ranks begin with the same batch of the same dataset: it is not divided between them."
+        advice = "Give each rank its own rows, with a sampler, a Subset, or the loader that your framework prepares."
+        warnings.warn(f"{text} {advice}", UserWarning, stacklevel=3)
 
 
 def refuse_repeated_rows(loader: Any) -> None:

@@ -52,6 +52,9 @@ class until_all_done(Generic[T]):
             raise AttributeError(name)
         return getattr(self.loader, name)
 
+    def __bool__(self) -> bool:
+        return True  # not by its length, for which this rank would have to ask the others
+
     def __len__(self) -> int:
         group = group_of(self.group)
         if not _has_others(group):
@@ -71,11 +74,13 @@ class until_all_done(Generic[T]):
         outer = channel.current
         loop = self._begun or self._begin(channel, group)
         self._begun = 0
-        for says, batch in self._own_steps():
+        for step, (says, batch) in enumerate(self._own_steps()):
+            mark = mark_of_rows(self.loader, batch) if step == 0 else 0
             try:
-                words = channel.tell(group, Word(loop, says))
+                words = channel.tell(group, Word(loop, says, rows=mark))
             except BadInputError as error:
                 raise error from (batch if isinstance(batch, Exception) else None)
+            warn_of_same_rows([word.rows for word in words])
             if not any(word.says == Says.HAS_BATCH for word in words):
                 channel.current = outer
                 return
@@ -90,9 +95,7 @@ class until_all_done(Generic[T]):
 
     def _begin(self, channel: Channel, group: Any) -> int:
         """Begin a loop together with the other ranks; its number."""
-        word = Word(channel.started + 1, Says.BEGINS, _length_of(self.loader), mark_of_rows(self.loader))
-        words = channel.tell(group, word)
-        warn_of_same_rows([word.rows for word in words])
+        words = channel.tell(group, Word(channel.started + 1, Says.BEGINS, _length_of(self.loader)))
         lengths = [word.length for word in words]
         self._steps = -1 if -1 in lengths else max(lengths)
         return channel.started

@@ -16,7 +16,7 @@ from ._blocks import (
     as_bytes,
     block_of,
     dtype_of_sums,
-    in_rank_order,
+    is_in_rank_order,
     read_rows,
     resized,
     row_bytes,
@@ -26,7 +26,7 @@ from ._blocks import (
 from ._call import Call
 from ._errors import BadInputError
 from ._faults import failures_named
-from ._ranks import _header_device, _long_tensor, _Ranks
+from ._ranks import _header_device, _is_nccl, _long_tensor, _Ranks
 from ._usable import refuse_batched
 
 SLOTS = 64 << 10  # bytes of all ranks' slots
@@ -72,7 +72,8 @@ class Nccl(Call):
 
     def device(self) -> torch.device:
         """Where this rank's header is."""
-        return _header_device(self.xs[0] if self.xs else None, self.backends, self.group)
+        served = {device_type: backend for device_type, backend in self.backends.items() if _is_nccl(backend)}
+        return _header_device(self.xs[0] if self.xs else None, served, self.group)
 
     def exchange_words(self, words: str) -> list[str]:
         """Every rank's words."""
@@ -92,17 +93,22 @@ class Nccl(Call):
         if x.is_complex():  # NCCL cannot add them
             return torch.view_as_complex(self.sum(torch.view_as_real(x.resolve_conj()), dim, sizes)).clone()
         refuse_batched(x)
-        x = x.detach()
-        flat = in_rank_order(x, dim, sizes).to(dtype_of_sums(x.dtype))
+        x = x.detach().resolve_neg()
+        rows_first = x.movedim(dim, 0)
+        flat = rows_first.to(dtype_of_sums(x.dtype)).contiguous().view(-1)  # as many kernels on any number of ranks
         row = row_elements(x, dim)
-        own = flat.new_empty(sizes[self.rank] * row)
+        summed = x.new_empty(resized(x, dim, sizes[self.rank]))
+        in_place = is_in_rank_order(x, dim) and flat.dtype == x.dtype
+        own = summed.view(-1) if in_place else flat.new_empty(summed.numel())
         with failures_named("sum over ranks", self.group, x, dim, sizes):
             if len(set(sizes)) == 1:
                 reduce_scatter = _renamed("reduce_scatter_single", "reduce_scatter_tensor")
                 reduce_scatter(own, flat, group=self.group)
             else:  # grouped reduces, straight from these views
                 dist.reduce_scatter(own, list(flat.split([size * row for size in sizes])), group=self.group)
-        return own.to(x.dtype).view(resized(x, dim, sizes[self.rank]))
+        if not in_place:
+            summed.movedim(dim, 0).copy_(own.view(sizes[self.rank], *rows_first.shape[1:]))
+        return summed  # not a view of another tensor: it may be changed in place
 
 
 def _renamed(new: str, old: str) -> Callable[..., Any]:

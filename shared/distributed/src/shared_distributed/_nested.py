@@ -15,22 +15,24 @@ def map_leaves(function: Callable[[str, Any], Any], value: Any, place: str = "")
     Containers are mappings (`ModelOutput` and `BatchEncoding` too), lists, tuples, namedtuples and dataclasses. They
     are made anew, so that the originals keep their leaves. A list of strings is a leaf.
     """
-    if type(value) is dict:
+    if type(value) is dict:  # without a copy, which torch.compile cannot trace
         return {key: map_leaves(function, item, f"{place}[{key!r}]") for key, item in value.items()}
     if isinstance(value, Mapping):
         filled: Any = copy(value)
         for key, item in value.items():
             filled[key] = map_leaves(function, item, f"{place}[{key!r}]")
         return filled
-    if isinstance(value, (list, tuple)) and not _is_leaf(value):
+    if _is_sequence(value):
         items = [map_leaves(function, item, f"{place}[{i}]") for i, item in enumerate(value)]
-        make = getattr(type(value), "_make", type(value))  # a namedtuple is made in its own way
-        return make(items)
+        if hasattr(value, "_make"):  # a namedtuple
+            return value._make(items)
+        return type(value)(items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         filled = copy(value)
         for field in dataclasses.fields(value):
-            item = map_leaves(function, getattr(value, field.name), f"{place}.{field.name}")
-            object.__setattr__(filled, field.name, item)  # in a frozen one too
+            name = field.name
+            item = map_leaves(function, getattr(value, name), f"{place}.{name}")
+            object.__setattr__(filled, name, item)  # in a frozen one too
         return filled
     return function(place, value)
 
@@ -44,8 +46,13 @@ def leaves_of(value: Any) -> list[tuple[str, Any]]:
 
 def is_texts(value: Any) -> bool:
     """Whether this is a list or tuple of strings, as a loader gives one per row."""
-    return isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(item, str) for item in value)
+    if not isinstance(value, (list, tuple)) or len(value) == 0:
+        return False
+    return all(isinstance(item, str) for item in value)
 
 
-def _is_leaf(value: list[Any] | tuple[Any, ...]) -> bool:
-    return is_texts(value) or isinstance(value, PackedSequence)
+def _is_sequence(value: Any) -> bool:
+    """Whether this is a list or tuple to go into."""
+    if isinstance(value, PackedSequence) or is_texts(value):
+        return False
+    return isinstance(value, (list, tuple))

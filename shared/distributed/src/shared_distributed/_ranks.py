@@ -26,7 +26,7 @@ class _Ranks:
     def exchange(self, numbers: Any) -> list[list[int]]:
         """Every rank's numbers, in rank order. Every rank passes as many."""
         rows = _long_tensor([list(numbers)] * self.world, self.header_device)
-        self.spread(rows.split(1))
+        self.spread(rows, [1] * self.world)
         return rows.tolist()
 
     def exchange_words(self, words: str) -> list[str]:
@@ -40,18 +40,20 @@ class _Ranks:
         """`(… n_r …) -> (… sum(n) …)`, contiguous and not a view. Carries no gradient."""
         own = x.detach().movedim(dim, 0)
         rows = own.new_empty((sum(sizes), *own.shape[1:]))
-        blocks = rows.split(sizes)
-        blocks[self.rank].copy_(own)  # also resolves strides and conjugation
-        self.spread(blocks)
+        rows.split(sizes)[self.rank].copy_(own)  # also resolves strides and conjugation
+        self.spread(rows, sizes)
         if dim == 0:
             return rows
         return rows.movedim(0, dim).clone(memory_format=torch.contiguous_format)
 
-    def spread(self, blocks: Any) -> None:
-        """This rank's block to all others, and theirs into the other blocks. As bytes, since gloo has few dtypes."""
-        blocks = [block.view(-1).view(torch.uint8) for block in blocks]
-        if _is_nccl(self.backends[blocks[0].device.type]):  # takes blocks of unequal size in one launch
-            dist.all_gather(blocks, blocks[self.rank], self.group)
+    def spread(self, rows: Tensor, sizes: Any) -> None:
+        """This rank's block of `rows` to all others, and theirs into the other blocks. As bytes, for gloo."""
+        blocks = [block.view(-1).view(torch.uint8) for block in rows.split(sizes)]
+        if _is_nccl(self.backends[rows.device.type]):
+            if len(set(sizes)) == 1:
+                dist.all_gather_into_tensor(rows.view(-1).view(torch.uint8), blocks[self.rank], self.group)
+            else:  # one launch as well, but of as many operations as there are ranks
+                dist.all_gather(blocks, blocks[self.rank], self.group)
             return
         works = []
         for rank, block in enumerate(blocks):

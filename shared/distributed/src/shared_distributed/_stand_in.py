@@ -70,7 +70,8 @@ class _StandIn:
             if not _has_dims(value) or len(value) == 0 or _is_compiling():
                 continue
             known = self.earlier.get(place)
-            if known is None or known.shape[1:] != value.shape[1:] or known.dtype != value.dtype:
+            form = (value.shape[1:], value.dtype)
+            if known is None or (known.shape[1:], known.dtype) != form:
                 self.earlier[place] = value.detach()[:_ROWS].clone()
 
     def _rows_for(self, place: str, value: Any) -> Any:

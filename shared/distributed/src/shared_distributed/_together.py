@@ -39,7 +39,8 @@ def agree_on_all(
     if summed:
         wanted = wanted_by_any(ranks, xs, claims, words)
         xs = [joining(x) if flag == "1" else x for x, flag in zip(xs, wanted, strict=True)]
-        ranks.arrived = [ranks.arrived[i] for i in order_of_moves(xs) if ranks.arrived]
+        if len(ranks.arrived) > 1:
+            ranks.arrived = [ranks.arrived[i] for i in order_of_moves(xs)]
     return xs, tuple(each.size for each in claims)
 
 

@@ -15,17 +15,17 @@ from ..catalog import CORE, Adapter
 from ..repo.edits import Edits
 from ..repo.tree import Function, Scope
 from ..repo.uses import Site, Use, is_of_self
+from ..scan.helpers import is_none_check
 from .risks import fails_as_tensor
 
 UNCHANGED, BY_HAND = "unchanged", "by hand: "
 _ASK = "is_distributed()"
 _REFLECTION = ("locals", "globals", "vars", "exec", "eval")  # these may reach any name,
 _WALKS = ("children", "named_children", "modules", "named_modules", "_modules", "__dict__")  # and these any module
-# arguments, and a helper, as `ast.unparse` writes them
+# arguments, as `ast.unparse` writes them
 _BUILD = r"(?:(?:dim=)?[^,*=]+)?(?:(?:^|, )all_reduce_grads=(?P<flag>True|False))?(?P<sizes>)"
 _CALL = r"(?:(?:sizes=)?(?P<sizes>(?!True|False)[^\W\d]\w*))?(?P<flag>)"
 _CALL_OF_FUNCTION = r"(?P<sizes>(?!True|False)[^\W\d]\w*)(?:, (?:all_reduce_grads=)?(?P<flag>True|False))?"
-_NONE_CHECK = re.compile(r"def \w+\((\w+)\):\s+(?:['\"].*\s+)?return \1 is not None", re.DOTALL)
 # what a person writes instead
 _OTHER = f"what {CORE} has for this: there the name is missing, or called in another way"
 _GATHER = "self.gather = AllGather(dim = …, grad = 'local' or 'sum'), which is called and nothing else"
@@ -54,14 +54,6 @@ def _need(is_so: object, advice: str) -> None:
         raise _ByHandError(advice)
 
 
-def _is_read(node: ast.AST) -> bool:
-    return isinstance(getattr(node, "ctx", None), ast.Load)
-
-
-def _binds(node: ast.AST) -> bool:
-    return not _is_read(node) and not isinstance(node, ast.Attribute | ast.Constant)
-
-
 class File:
     """One file that uses the copy: a row for each place, and the edits that move it."""
 
@@ -74,7 +66,7 @@ class File:
         self._rewritten = {"AllGather" if adapter.has_module else "all_gather", "get_is_distributed"} & set(adapter.api)
         self._clear: set[ast.AST] = set()  # places that have a form
         self._guarded: set[str] = set()  # names, of which each place has to be clear
-        self._sizes: set[tuple[str, ast.AST]] = set()  # names, of which each place in a function has to be clear
+        self._sizes: dict[tuple[str, ast.AST], None] = {}  # names, of which each place in a function has to be clear
         self._asks = False  # whether the file comes to need `is_distributed`
         forms = {"build": self._built, "call": self._called, "reference": self._referred}
         for kind in forms:
@@ -110,7 +102,7 @@ class File:
 
     def _edit(self, node: ast.AST, code: str) -> str:
         for name in re.findall(r"\b(list|sum|is_distributed)\(", code):
-            is_free = not any(map(_binds, self.source.places[name]))
+            is_free = not self.source.binds(name)
             _need(is_free, f"{code}, once `{name}` means nothing else in this file")
             self._asks = self._asks or name == "is_distributed"
         self.edits.code[node] = code
@@ -185,12 +177,15 @@ class File:
             case ast.Subscript(slice=ast.Constant(value=0)):
                 pass
             case ast.Assign(targets=[ast.Tuple(elts=[_, ast.Name(id="_")])]):
-                _need(not any(map(_is_read, self.source.places["_"])), "x, sizes = …: `_` is read in this file")
+                _need(
+                    len(self.source.binds("_")) == len(self.source.places["_"]),
+                    "x, sizes = …: `_` is read in this file",
+                )
             case ast.Assign(targets=[ast.Tuple(elts=[_, ast.Name(id=name) as target])]):
                 function = self.source.nearest(node, Scope)
                 _need(isinstance(function, Function), _UNPACK)
                 self._clear.add(target)
-                self._sizes.add((name, function))
+                self._sizes[name, function] = None
             case ast.Assign(targets=[ast.Name(id=name)]):
                 _need(fails_as_tensor(self.source, node, name), _UNPACK)
             case _:
@@ -201,12 +196,12 @@ class File:
         forms = {f"{name}.tolist()": f"list({name})", f"{name}.sum().item()": f"sum({name})"}
         asks = {f"{name} is None": f"not {_ASK}", f"{name} is not None": _ASK}
         for node in self.source.tree.body:
-            if isinstance(node, ast.FunctionDef) and len(node.body) < 3 and _NONE_CHECK.fullmatch(ast.unparse(node)):
-                is_other = sum(map(_binds, self.source.places[node.name])) > 1
-                asks |= {} if is_other else {f"{node.name}({name})": _ASK}
+            check = getattr(node, "name", "")
+            if is_none_check(node) and self.source.binds(check) == [node]:
+                asks[f"{check}({name})"] = _ASK
         forms |= asks if self.adapter.sizes_may_be_none else dict.fromkeys(asks, "")
         for around in [*self.source.around(place)][:4]:
-            text = ast.unparse(around) if isinstance(around, ast.expr) and _is_read(place) else ""
+            text = ast.unparse(around) if isinstance(around, ast.expr) else ""
             if text in forms:
                 return self._edit(around, forms[text]) if forms[text] else ""
         raise _ByHandError(_SIZES)
@@ -221,8 +216,7 @@ class File:
             yield from (
                 place for place in self.source.places[name] if isinstance(place, kind) and place not in self._clear
             )
-        for place in self.source.places["self"] if self.holders else ():  # is it an object of the class?
+        for place in self.source.binds("self") if self.holders else ():  # is it an object of the class?
             method = self.source.nearest(place, Scope)
-            is_first = isinstance(place, ast.arg) and isinstance(self.source.parents.get(method), ast.ClassDef)
-            if not is_first and not _is_read(place):
+            if not isinstance(place, ast.arg) or not isinstance(self.source.parents.get(method), ast.ClassDef):
                 yield place

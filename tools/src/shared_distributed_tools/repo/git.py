@@ -164,7 +164,9 @@ def revision_of(tree: Path, files: Iterable[Path]) -> str:
     if checkout is None or checkout.head is None:
         return "unknown"
     is_changed = any(checkout.committed(file) != with_lf(file.read_bytes()) for file in files)
-    return checkout.head + (" with uncommitted changes" if is_changed else "")
+    if is_changed:
+        return f"{checkout.head[:12]} with uncommitted changes"  # the header's first line has 120 characters
+    return checkout.head
 
 
 def merge(theirs: bytes, base: bytes, ours: bytes) -> tuple[bytes, bool]:

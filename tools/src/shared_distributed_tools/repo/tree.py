@@ -83,6 +83,12 @@ class Source:
                         found[one.rpartition(".")[2]].append(node)
         return found
 
+    def binds(self, name: str) -> list[ast.AST]:
+        """The nodes that bind a name, in whatever scope and way."""
+        spelling = ast.Attribute | ast.Constant
+        places = [place for place in self.places[name] if not isinstance(place, spelling)]
+        return [place for place in places if not isinstance(getattr(place, "ctx", None), ast.Load)]
+
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes that a node stands in, from the inside out."""
         while node in self.parents:

@@ -34,16 +34,30 @@ def mending(extra: Iterable[Definition], copied: Iterable[Definition], known: di
     return plain
 
 
+def is_none_check(node: ast.AST) -> bool:
+    """Whether it is a function that says whether its argument is not None, by whatever name."""
+    names, body = _plain_parts(node)
+    if len(names) != 1 or len(body) != 1:
+        return False
+    return bool(_CHECK.fullmatch(re.sub(rf"\b{names[0]}\b", "v", ast.unparse(body[0]))))
+
+
+def _plain_parts(node: ast.AST) -> tuple[list[str], list[ast.stmt]]:
+    """The parameters of a plain function, and its statements without the docstring; nothing for other definitions."""
+    if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.args.vararg or node.args.kwarg:
+        return [], []
+    names = [one.arg for one in node.args.args]
+    return names, node.body[1:] if ast.get_docstring(node) is not None else node.body
+
+
 def _is_plain(node: ast.AST) -> bool:
     """Whether a definition has the meaning of its name."""
-    if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.args.vararg or node.args.kwarg:
-        return False
-    names = [one.arg for one in node.args.args]
-    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-    if node.name == "exists" and len(names) == 1 and len(body) == 1:
-        return bool(_CHECK.fullmatch(re.sub(rf"\b{names[0]}\b", "v", ast.unparse(body[0]))))
-    if node.name == "pad_dim_to" and len(names) >= 3 and len(node.args.defaults) >= len(names) - 3:
-        return _is_padding(body, *names[:3])
+    names, body = _plain_parts(node)
+    match node:
+        case ast.FunctionDef(name="exists"):
+            return is_none_check(node)
+        case ast.FunctionDef(name="pad_dim_to", args=ast.arguments(defaults=defaults)) if body and len(names) >= 3:
+            return len(defaults) >= len(names) - 3 and _is_padding(body, *names[:3])
     return False
 
 

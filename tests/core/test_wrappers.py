@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Gathers in the company of what training loops put around them: right gradients, or a clear error on every rank.
+"""Gathers inside what training loops put around them: right gradients, or a clear error on every rank.
 
 Each test is a row of the table "Works with" in docs/promises.md. Parameter gradients are compared with one process
 that holds every rank's batch: the gradient of the mean over ranks of their losses.
@@ -8,10 +8,10 @@ that holds every rank's batch: the gradient of the mean over ranks of their loss
 import pytest
 import torch
 
-from tests.core.company import (
-    Company,
+from tests.core.wrappers import (
     Gradients,
     Scorer,
+    Surroundings,
     autocast,
     autocast_on_some,
     compiled_and_left_out,
@@ -43,24 +43,24 @@ WORLD = len(BATCHES[0])
 SUMMED = ("core sum", "musiclm sum")
 
 
-def gradients_in_one_process(company: Company) -> Gradients:
+def gradients_in_one_process(around: Surroundings) -> Gradients:
     """What every rank should hold, batch upon batch; where the gradient is local, others' rows are constants."""
-    model = Scorer(company, lambda gathered, _: gathered)
+    model = Scorer(around, lambda gathered, _: gathered)
     for sizes in BATCHES:
-        with autocast(company.amp):
-            encoded = [model.encoded(rank, rows_of(company, rank, sizes)) for rank in range(WORLD)]
+        with autocast(around.amp):
+            encoded = [model.encoded(rank, rows_of(around, rank, sizes)) for rank in range(WORLD)]
         for rank in range(WORLD):
-            seen = [e if company.subject.endswith("sum") or r == rank else e.detach() for r, e in enumerate(encoded)]
-            with autocast(company.amp):
+            seen = [e if around.subject.endswith("sum") or r == rank else e.detach() for r, e in enumerate(encoded)]
+            with autocast(around.amp):
                 scores = model.score(torch.cat(seen))
             (loss_on(rank, scores) / WORLD).backward(retain_graph=True)
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def check(worlds: Worlds, backend: str, company: Company, tolerance: float = 1e-9) -> list[list[str]]:
+def check(worlds: Worlds, backend: str, around: Surroundings, tolerance: float = 1e-9) -> list[list[str]]:
     """Gradients of every parameter on every rank; what each rank's last backward called."""
-    expected = gradients_in_one_process(company)
-    answers = worlds.get(backend, WORLD).run(train, company, BATCHES)
+    expected = gradients_in_one_process(around)
+    answers = worlds.get(backend, WORLD).run(train, around, BATCHES)
     for gradients, _ in answers:
         assert gradients.keys() == expected.keys()
         for name, gradient in gradients.items():
@@ -76,25 +76,25 @@ def check(worlds: Worlds, backend: str, company: Company, tolerance: float = 1e-
 @pytest.mark.parametrize("subject", marked(SUBJECTS))
 def test_ddp(subject: str, own_group: str, backend: str, worlds: Worlds) -> None:
     """The mean over ranks of the right gradient, whether DDP's collectives and ours share a group or not."""
-    check(worlds, backend, Company(subject, own_group=own_group))
+    check(worlds, backend, Surroundings(subject, own_group=own_group))
 
 
 @pytest.mark.parametrize("subject", ["core sum", "core local"])
 def test_ddp_beside_a_gather_with_a_group_of_its_own(subject: str, backend: str, worlds: Worlds) -> None:
     """`group=`: the same."""
-    check(worlds, backend, Company(subject, own_group="gather"))
+    check(worlds, backend, Surroundings(subject, own_group="gather"))
 
 
 @pytest.mark.parametrize("subject", marked(SUBJECTS))
 def test_gradient_accumulation_with_no_sync(subject: str, backend: str, worlds: Worlds) -> None:
     """A batch under `no_sync` and one without: the sum of both, with a gather and its backward in each."""
-    check(worlds, backend, Company(subject, no_sync=True))
+    check(worlds, backend, Surroundings(subject, no_sync=True))
 
 
 @pytest.mark.only_over("gloo", reason="NCCL needs more: tests/nccl/test_unused_parameters.py")
 def test_parameters_that_only_some_ranks_use(backend: str, worlds: Worlds) -> None:
     """`find_unused_parameters`: right with a group of the gather's own."""
-    check(worlds, backend, Company("core sum", own_group="gather", detour=(0,)))
+    check(worlds, backend, Surroundings("core sum", own_group="gather", detour=(0,)))
 
 
 @pytest.mark.only_over("gloo", reason="NCCL hangs there, as docs/promises.md says")
@@ -102,7 +102,7 @@ def test_parameters_that_only_some_ranks_use(backend: str, worlds: Worlds) -> No
 def test_parameters_that_only_some_ranks_use_need_a_second_group() -> None:
     """DDP sends what a rank left out at once, before a large sum there and after it elsewhere: every rank is told."""
     with World(WORLD, deadlines=Deadlines(collective=2.0, case=25.0)) as world:
-        answers = world.try_run(train_with_large_sums, Company("core sum", detour=(0,)), BATCHES)
+        answers = world.try_run(train_with_large_sums, Surroundings("core sum", detour=(0,)), BATCHES)
         assert [answer.type for answer in answers] == ["TransportError"] * WORLD
         assert all("sum over ranks" in answer.message for answer in answers)
 
@@ -112,7 +112,7 @@ def test_parameters_that_only_some_ranks_use_need_a_second_group() -> None:
 @pytest.mark.parametrize("subject", marked(("core sum", "core local", "musiclm sum", "st-moe local")))
 def test_fsdp(subject: str, wrapper: str, backend: str, worlds: Worlds) -> None:
     """Sharded parameters, either generation: their gradients, made whole, are the same as DDP's."""
-    check(worlds, backend, Company(subject, wrapper))
+    check(worlds, backend, Surroundings(subject, wrapper))
 
 
 # ------------------------------------------------------------------ recomputation
@@ -123,7 +123,7 @@ def test_fsdp(subject: str, wrapper: str, backend: str, worlds: Worlds) -> None:
 @pytest.mark.parametrize("subject", marked(SUBJECTS))
 def test_activation_checkpointing(subject: str, reentrant: bool, given: bool, backend: str, worlds: Worlds) -> None:
     """The backward runs the forward's gather again, on every rank, and gives the same gradients."""
-    seen = check(worlds, backend, Company(subject, reentrant=reentrant, given=given))
+    seen = check(worlds, backend, Surroundings(subject, reentrant=reentrant, given=given))
     if backend == "gloo":
         # the gather again, with the exchange of sizes if there is one, and the sum
         assert seen == [["send_to_first"] + ["send_to_first"] * subject.endswith("sum")] * WORLD
@@ -135,7 +135,9 @@ def test_activation_checkpointing(subject: str, reentrant: bool, given: bool, ba
 @pytest.mark.parametrize("subject", marked(SUBJECTS))
 def test_autocast(subject: str, backend: str, worlds: Worlds) -> None:
     """Rows are gathered in bfloat16; gradients are those of autocast in one process."""
-    check(worlds, backend, Company(subject, amp=True), tolerance=0.1)  # bfloat16 has 8 bits, and sums in another order
+    check(
+        worlds, backend, Surroundings(subject, amp=True), tolerance=0.1
+    )  # bfloat16 has 8 bits, and sums in another order
     answers = worlds.get(backend, 3).run(autocast_on_some, subject, [True] * 3, (2, 0, 1))
     assert [outcome.value for outcome, _ in answers] == [torch.bfloat16] * 3
 

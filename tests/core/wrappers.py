@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Gathers in the company of what training loops put around them: wrappers, recomputation, modes, compilers."""
+"""Gathers inside what training loops put around them: wrappers, recomputation, modes, compilers."""
 
 import importlib
 import re
@@ -27,7 +27,7 @@ Sizes = tuple[int, ...]
 Gradients = dict[str, Tensor]
 
 
-class Company(NamedTuple):
+class Surroundings(NamedTuple):
     """What is around a gather."""
 
     subject: str
@@ -43,19 +43,19 @@ class Company(NamedTuple):
 class Scorer(nn.Module):
     """Encode own rows, gather everyone's, score them: parameters before the gather, and after it."""
 
-    def __init__(self, company: Company, gather: Callable[[Tensor, Any], Tensor]) -> None:
+    def __init__(self, around: Surroundings, gather: Callable[[Tensor, Any], Tensor]) -> None:
         super().__init__()
         torch.manual_seed(5)
-        self.company, self.gather = company, gather
+        self.around, self.gather = around, gather
         self.encode = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
-        self.detour = nn.Linear(3, 4) if company.detour else None
+        self.detour = nn.Linear(3, 4) if around.detour else None
         self.score = nn.Linear(4, 2)
-        self.to(torch.float32 if company.amp else torch.float64)
+        self.to(torch.float32 if around.amp else torch.float64)
 
     def forward(self, rank: int, rows: Tensor, sizes: Any) -> Tensor:
-        if self.company.reentrant is None:
+        if self.around.reentrant is None:
             return self.scores(rank, rows, sizes)
-        again: Tensor = checkpoint(self.scores, rank, rows, sizes, use_reentrant=self.company.reentrant)
+        again: Tensor = checkpoint(self.scores, rank, rows, sizes, use_reentrant=self.around.reentrant)
         return again
 
     def scores(self, rank: int, rows: Tensor, sizes: Any) -> Tensor:
@@ -64,12 +64,12 @@ class Scorer(nn.Module):
 
     def encoded(self, rank: int, rows: Tensor) -> Tensor:
         encoded: Tensor = self.encode(rows)
-        return encoded + self.detour(rows) if self.detour is not None and rank in self.company.detour else encoded
+        return encoded + self.detour(rows) if self.detour is not None and rank in self.around.detour else encoded
 
 
-def rows_of(company: Company, rank: int, sizes: Sizes) -> Tensor:
+def rows_of(around: Surroundings, rank: int, sizes: Sizes) -> Tensor:
     """A rank's batch."""
-    return values(rank, (sizes[rank], 3), "float32" if company.amp else "float64") / 50 - 1
+    return values(rank, (sizes[rank], 3), "float32" if around.amp else "float64") / 50 - 1
 
 
 def loss_on(rank: int, scores: Tensor) -> Tensor:
@@ -81,28 +81,28 @@ def autocast(enabled: bool, kind: str = "cpu") -> AbstractContextManager[Any]:
     return torch.autocast(kind, torch.bfloat16, enabled=enabled)
 
 
-def train(company: Company, batches: list[Sizes]) -> tuple[Gradients, list[str]]:
+def train(around: Surroundings, batches: list[Sizes]) -> tuple[Gradients, list[str]]:
     """The gradients of several batches in a row, and the collectives that the last one's backward called."""
     rank = dist.get_rank()
-    group = second_group() if company.own_group else None
-    gather = gather_of(company.subject, group if company.own_group == "gather" else None)
-    model = wrap(Scorer(company, gather).to(device()), company, group if company.own_group == "DDP" else None)
+    group = second_group() if around.own_group else None
+    gather = gather_of(around.subject, group if around.own_group == "gather" else None)
+    model = wrap(Scorer(around, gather).to(device()), around, group if around.own_group == "DDP" else None)
     for i, sizes in enumerate(batches):
-        rows = rows_of(company, rank, sizes).to(device()).requires_grad_()  # reentrant checkpointing asks for that
-        with model.no_sync() if company.no_sync and i < len(batches) - 1 else nullcontext():
-            with autocast(company.amp, device().type):
-                scores = model(rank, rows, list(sizes) if company.given else None)
+        rows = rows_of(around, rank, sizes).to(device()).requires_grad_()  # reentrant checkpointing asks for that
+        with model.no_sync() if around.no_sync and i < len(batches) - 1 else nullcontext():
+            with autocast(around.amp, device().type):
+                scores = model(rank, rows, list(sizes) if around.given else None)
             with watched() as calls:
                 loss_on(rank, scores).backward()
-    return gradients_of(model, company.wrapper), [name for name, *_ in calls]
+    return gradients_of(model, around.wrapper), [name for name, *_ in calls]
 
 
-def train_with_large_sums(company: Company, batches: list[Sizes]) -> tuple[Gradients, list[str]]:
+def train_with_large_sums(around: Surroundings, batches: list[Sizes]) -> tuple[Gradients, list[str]]:
     """As if no sum were small enough to go through one rank: then it is a collective, like DDP's own."""
     from shared_distributed import _gloo
 
     _gloo.SMALL_SUM = -1
-    return train(company, batches)
+    return train(around, batches)
 
 
 @cache
@@ -120,11 +120,11 @@ def gather_of(subject: str, group: Any = None) -> Callable[[Tensor, Any], Tensor
     return lambda x, sizes: core.all_gather(x, sizes=sizes, grad=how, group=group)[0]
 
 
-def wrap(model: Scorer, company: Company, group: Any) -> Any:
+def wrap(model: Scorer, around: Surroundings, group: Any) -> Any:
     """The model as the wrapper trains it."""
-    if company.wrapper == "DDP":
+    if around.wrapper == "DDP":
         # small buckets: each layer's gradients travel on their own, between the gather's collectives
-        unused = bool(company.detour)
+        unused = bool(around.detour)
         return DistributedDataParallel(
             model,
             process_group=group,
@@ -132,7 +132,7 @@ def wrap(model: Scorer, company: Company, group: Any) -> Any:
             bucket_cap_mb=1e-6,  # type: ignore[arg-type]
         )
     fsdp = importlib.import_module("torch.distributed.fsdp")
-    if company.wrapper == "FSDP":
+    if around.wrapper == "FSDP":
         return fsdp.FullyShardedDataParallel(model, device_id=device(), use_orig_params=True)
     init_device_mesh = importlib.import_module("torch.distributed.device_mesh").init_device_mesh
     mesh = init_device_mesh(device().type, (dist.get_world_size(),))
