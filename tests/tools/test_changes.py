@@ -9,7 +9,7 @@ import pytest
 
 from shared_distributed_tools.errors import RefusalError
 from shared_distributed_tools.repo import changes
-from shared_distributed_tools.repo.changes import carry_out, what_to_type
+from shared_distributed_tools.repo.changes import carry_out, unified, what_to_type
 from shared_distributed_tools.repo.files import read
 from tests.downstream.trees import change_of, committed, git, shell, write_files
 
@@ -180,3 +180,14 @@ def test_a_new_file_that_the_repo_ignores_is_kept_and_undone_as_printed(repo: Pa
     carry_out(repo, wanted, "m", write=True)
     shell(repo, keep)
     assert git(repo, "show", "HEAD:n.py") == "n = 1\n"
+
+
+def test_a_diff_of_lines_that_are_alike_shows_the_change_alone() -> None:
+    """With the lines around it and where it is, however many others are equal; it applies to what it was made from."""
+    many = b"\n" * 100_000
+    shown = unified(b"a\n" + many + b"b\n", b"c\n" + many + b"b\n", "old", "new").split("\n")
+    assert shown == ["--- old", "+++ new", "@@ -1,4 +1,4 @@", "-a", "+c", " ", " ", " "]
+    shown = unified(many + b"b\n", many + b"c\nd\n", "old", "new").split("\n")
+    assert shown[2:] == ["@@ -99998,4 +99998,5 @@", " ", " ", " ", "-b", "+c", "+d"]
+    assert unified(many, many, "old", "new") == ""
+    assert unified(b"", b"a\n", "old", "new").endswith("@@ -0,0 +1 @@\n+a")

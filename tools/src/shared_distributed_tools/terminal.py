@@ -73,8 +73,8 @@ def _printable_cell(cell: RenderableType) -> RenderableType:
 
 def print_diff(text: str) -> None:
     """A unified diff, in colours where there are any."""
-    for line in text.splitlines():
-        echo(line, fg=_COLOURS.get(line[:1]))
+    lines = [click.style(printable(line), fg=_COLOURS.get(line[:1])) for line in text.split("\n")]
+    click.echo("\n".join(lines) if text else "", nl=bool(text))
 
 
 def as_html(table: Table) -> str:

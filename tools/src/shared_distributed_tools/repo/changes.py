@@ -6,6 +6,7 @@ only over files whose content git's HEAD holds, shown first, and git undoes it.
 
 import difflib
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from ..errors import RefusalError
 from ..terminal import echo, one_line, print_diff
 from .files import checked, with_lf, write_atomically
 from .git import Checkout
+
+_CONTEXT = 3  # lines around a change that a diff shows
+_HUNK = re.compile(r"(?<=[ ][-+])\d+")  # where a hunk begins, in `@@ -1,7 +1,8 @@`
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,24 @@ class Change:
 def unified(before: bytes, after: bytes, old: str, new: str) -> str:
     """A unified diff of two texts; empty if they are equal but for line ends."""
     left, right = (with_lf(content).decode(errors="replace").splitlines() for content in (before, after))
-    return "\n".join(difflib.unified_diff(left, right, old, new, lineterm=""))
+    # what both begin and end with is set aside: among many lines that are alike, difflib would find nothing equal
+    start = _in_common(left, right)
+    end = _in_common(left[start:][::-1], right[start:][::-1])
+    skipped, kept = max(start - _CONTEXT, 0), max(end - _CONTEXT, 0)
+    some, others = left[skipped : len(left) - kept], right[skipped : len(right) - kept]
+    lines = list(difflib.unified_diff(some, others, old, new, lineterm=""))
+    for number, line in enumerate(lines):
+        if line.startswith("@@ "):
+            lines[number] = _HUNK.sub(lambda found: str(int(found[0]) + skipped), line)
+    return "\n".join(lines)
+
+
+def _in_common(left: list[str], right: list[str]) -> int:
+    """How many lines two lists begin with alike."""
+    for number, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return number
+    return min(len(left), len(right))
 
 
 def checkout_of(repo: Path) -> Checkout:
