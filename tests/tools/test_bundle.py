@@ -132,10 +132,10 @@ def test_public_names_are_the_originals_and_the_errors(name: str) -> None:
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_file_is_short_ends_with_its_licence_and_needs_nothing_private(name: str) -> None:
-    """At most 325 lines of at most 120 characters, and 6 for each name of the original."""
+    """At most 340 lines of at most 120 characters, and 6 for each name of the original."""
     text = render(name)
     lines = text.splitlines()
-    assert len(lines) <= 325 + 6 * len(ADAPTERS[name].api)
+    assert len(lines) <= 340 + 6 * len(ADAPTERS[name].api)
     assert max(map(len, lines[1:])) <= 120  # the first has the adapter's name
     words = " ".join(line.removeprefix("# ") for line in lines[lines.index("") :]).split()
     licence = (ROOT / "LICENSE").read_text().replace("MIT License", "MIT License.").split()
@@ -149,7 +149,10 @@ def test_a_file_is_short_ends_with_its_licence_and_needs_nothing_private(name: s
 def test_the_formatter_and_the_linter_have_nothing_to_say_but_of_blank_lines(
     name: str, revision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the sources' configuration, also in a checkout with changes, without the first line and the comments to pass the file over."""
+    """With the sources' configuration, also in a checkout with changes.
+
+    But without the comments to pass the file over, and the first line, whose length is that of the adapter's name.
+    """
     monkeypatch.setattr(rendering, "revision", lambda: revision)
     text = render(name).partition("\n")[2].replace("# flake8: noqa\n", "").replace("# fmt: off\n", "")
 
