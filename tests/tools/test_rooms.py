@@ -9,11 +9,11 @@ TOOLS = Path(__file__).resolve().parents[2] / "tools/src/shared_distributed_tool
 # a module imports only from those that stand before it; a room's own name is its `__init__`
 ORDER = {
     "": "errors terminal catalog",
-    "repo": "files git changes dependencies tree uses",
+    "repo": "files git changes dependencies tree uses edits",
     "render": "shim sources verify bundle header __init__ released command",
-    "scan": "fingerprint compare relatives survey command",
+    "scan": "fingerprint compare helpers relatives survey command",
     "vendor": "state content check update command",
-    "migrate": "proof to_core stages risks plan status command",
+    "migrate": "risks proof to_core stages plan status command",
     "ranks": "oracle rank world __init__",
     "parity": "cases load play verdict compare command",
     ".": "list new cli __main__",

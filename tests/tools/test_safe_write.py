@@ -95,7 +95,7 @@ def test_a_kill_at_any_step_leaves_old_or_new_files(tmp_path: Path, monkeypatch:
     repo = committed(write_files(tmp_path / "repo", {"a.py": "old\n"}))
     checkout = Checkout.around(repo)
     monkeypatch.setattr(changes, "checkout_of", lambda _: checkout)  # what only reads is not tried again at every step
-    for name in ("_refuse_unless_held", "print_diff", "echo"):
+    for name in ("refuse_unless_held", "print_diff", "echo"):
         monkeypatch.setattr(changes, name, lambda *_, **__: None)
     old = {"a.py": b"old\n", "b.py": None}
     new = {"a.py": b"new\n", "b.py": b"made\n"}
