@@ -50,7 +50,8 @@ def test_every_public_name_has_a_docstring(module: str) -> None:
     for name, value in {"the module": importlib.import_module(module), **public(module)}.items():
         own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
         documented = own or (inspect.isclass(value) and vars(value)["apply"].__doc__)
-        assert documented or len(inspect.getsource(value).splitlines()) == 2, f"{module}.{name} has no docstring"
+        lines = [line for line in inspect.getsource(value).splitlines() if not line.startswith("@")]
+        assert documented or len(lines) == 2, f"{module}.{name} has no docstring"
 
 
 def test_every_public_name_of_the_core_has_an_example() -> None:

@@ -141,7 +141,7 @@ def test_what_a_project_admits_is_compared_with_what_the_file_needs(repo: Path, 
     text, said = OLD[manifest]
     (repo / "pyproject.toml").unlink()
     commit(write_files(repo, {manifest: text}))
-    line = f"{manifest} admits {said}, where torch 2.0 and Python 3.10 is the oldest that works"
+    line = f"{manifest} allows {said}, but the file needs torch 2.0 and Python 3.10 or later"
     for command in (
         ("plan",),
         ("migrate", "--to", "vendored"),

@@ -76,7 +76,7 @@ def too_old(folder: Path) -> str:
     if not old:
         return ""
     needed = " and ".join(f"{what} {version}" for what, version in NEEDED.items())
-    return f"{' and '.join(where)} admits {' and '.join(old)}, where {needed} is the oldest that works: raise it"
+    return f"{' and '.join(where)} allows {' and '.join(old)}, but the file needs {needed} or later: raise it"
 
 
 def added(repo: Path, folder: Path, requirements: Sequence[str]) -> Change | None:
