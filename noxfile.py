@@ -248,6 +248,14 @@ def gpu(session: nox.Session) -> None:
     session.run("python", "-m", "tests.gpu")
 
 
+@nox.session(requires=["env"], venv_backend="none", default=False)
+def released(session: nox.Session) -> None:
+    """Download the released packages that adapters are for; scan, plan, vendor, migrate and compare each of them."""
+    # what their files import, into the shared environment
+    session.run(python(session), "-m", "pip", "install", "-q", "-c", CONSTRAINTS, "einx", external=True)
+    run(session, "pytest", "-q", "tests/downstream/released.py", *session.posargs)
+
+
 @nox.session(default=False)
 def frameworks(session: nox.Session) -> None:
     """The framework pages in shared/distributed/docs, saved and run as they are, in an environment of its own."""

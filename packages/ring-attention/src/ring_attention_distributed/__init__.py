@@ -38,15 +38,18 @@ class AllGather(_GatherModule):
 
 
 @_asked_once
-def get_rank() -> int:  # this answer and the next two are remembered for the process, as the original's are
+def get_rank() -> int:
+    """0 without a process group. This answer and the next two are remembered for the process, as the original's are."""
     return _Ranks(None).rank if _is_distributed() else 0
 
 
 @_asked_once
 def get_world_size() -> int:
+    """1 without a process group."""
     return _Ranks(None).world if _is_distributed() else 1
 
 
 @_asked_once
 def is_distributed() -> bool:
+    """Whether there is more than one rank."""
     return _is_distributed()
