@@ -293,7 +293,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
-    """Measure the core beside every alternative, in 20 minutes; --quick: 90 seconds, --publish: the page on speed."""
+    """Measure the core and others, 20 minutes; --quick: 90 s; --only exchange: 4 minutes; --publish: the page."""
     session.run(python(session), "-m", "pip", "install", "-q", "-c", CONSTRAINTS, *COMPARED, external=True)
     session.env["PYTHONPATH"] = "tools"
     run(session, "bench", *session.posargs)

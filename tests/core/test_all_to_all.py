@@ -297,6 +297,23 @@ def compiled_containers(eager_ranks: list[int]) -> tuple[list[str], bool]:
     return forward, torch.equal(torch.autograd.grad(loss, rows)[0], expected)
 
 
+def compiled_around_another_group() -> Tensor:
+    """The gradient of an exchange of all ranks, where two of them gather in a group of theirs before the backward."""
+    torch._dynamo.reset()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    pair = dist.new_group([0, 1])
+    x = values(rank, (world, 2), "float32").requires_grad_()
+
+    def run(x: Tensor) -> Tensor:
+        rows, _ = core.all_to_all(x, [1] * world)
+        if rank < 2:
+            core.all_gather(rows.detach(), group=pair)
+        return rows
+
+    rows = torch.compile(run, fullgraph=WHOLE, backend="aot_eager")(x)
+    return torch.autograd.grad(rows, x, upstream(rank, rows.shape, "float32"))[0]
+
+
 def compiled_bad(kind: str) -> Outcome:
     """The same error as eager, on every rank, out of a compiled region."""
     torch._dynamo.reset()
@@ -653,6 +670,14 @@ def test_inductor(worlds: Worlds) -> None:
 def test_compiled_containers_take_one_round_too(eager_ranks: list[int], worlds: Worlds) -> None:
     """The rows of both tensors come with the header there as well, so that a compiled and an eager rank meet."""
     assert worlds.get("gloo", 2).run(compiled_containers, eager_ranks) == [(["send_to_first"], True)] * 2
+
+
+@needs_compile
+@GLOO_ONLY
+def test_a_compiled_backward_goes_through_its_own_group(worlds: Worlds) -> None:
+    """Also where another group has agreed last."""
+    for rank, gradient in enumerate(worlds.get("gloo", 3).run(compiled_around_another_group)):
+        assert same(gradient, gradient_of_swap(Swap(((1, 1, 1),) * 3, other=(0, 2)), rank))
 
 
 @needs_whole_graphs

@@ -18,10 +18,23 @@ from rich.console import Console
 
 from bench import __main__ as bench
 from bench import measure
-from bench.bars import BARS, FAILED, PASSED, PYTHON_MS, UNDECIDED, UNMEASURED, judge
-from bench.contenders import CONTENDERS, FUNCTIONAL, KNOWN, NULL, OURS, PAD, PAD_ONCE, RAW, Contender
+from bench.bars import BARS, EXCHANGE_BARS, FAILED, PASSED, PYTHON_MS, UNDECIDED, UNMEASURED, judge
+from bench.contenders import (
+    BARE,
+    CONTENDERS,
+    FUNCTIONAL,
+    KNOWN,
+    NULL,
+    OURS,
+    PAD,
+    PAD_ONCE,
+    RAW,
+    SIZES_FIRST,
+    Contender,
+)
 from bench.estimate import FEWEST, Estimate, estimate, geometric_mean
 from bench.grid import (
+    EXCHANGES,
     FORMS,
     KIB,
     MIB,
@@ -30,6 +43,7 @@ from bench.grid import (
     Direction,
     Point,
     crossing_grid,
+    exchange_grid,
     full_grid,
     quick_grid,
 )
@@ -37,6 +51,7 @@ from bench.measure import Rounds, ratios, turns
 from bench.plot import draw_growth, draw_ratios
 from bench.results import Results
 from bench.tables import comparison, crossings, markdown, publish, summary
+from tests.support import World
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "shared" / "distributed" / "docs"
@@ -78,6 +93,21 @@ def test_the_grid() -> None:
     assert {point[1::2] for point in full if point.world < 16} == {(form, dim) for form in FORMS for dim in (0, 1)}
     assert set(quick_grid(WORLDS)) < set(full)
     assert {point.world for point in full_grid([4])} == {4}
+
+
+def test_the_grid_of_exchanges() -> None:
+    """From 4 KiB to 4 MiB a rank on 2, 4 and 8 ranks; nearly as many bytes in each form; shapes differ everywhere."""
+    grid = exchange_grid(WORLDS)
+    assert {(point.world, point.mean_bytes) for point in grid if point.direction == "all-to-all"} == {
+        (world, size) for world in (2, 4, 8) for size in (4 * KIB, 64 * KIB, 256 * KIB, 4 * MIB)
+    }
+    for point in grid:
+        if point.direction == "each":
+            assert len(set(point.shapes)) == point.world
+        else:
+            rows = sum(map(sum, point.counts))
+            assert 0.5 < rows * ROW_BYTES / (point.world * point.mean_bytes) <= 1
+            assert (len({tuple(sent) for sent in zip(*point.counts, strict=True)}) == 1) == (point.form == "even")
 
 
 def test_unevenness_in_sixteenths() -> None:
@@ -160,6 +190,18 @@ def test_bars_are_passed_failed_undecided_or_not_measured() -> None:
     few = verdicts(results_of([TINY], {**FAST, PAD: 1.31}, noise=0.2))
     assert few["forward, 2 ranks, 4 KiB a rank: 1.3 times as fast as pad to longest, at every point"] == UNDECIDED
     assert few["forward, 4 ranks, 4 KiB a rank: 2 times as fast as pad to longest, at every point"] == UNMEASURED
+
+
+def test_exchanges_have_bars_of_their_own() -> None:
+    """They are judged where they were measured, and gathers where those were."""
+    grid = exchange_grid(WORLDS)
+    words = verdicts(results_of(grid, {SIZES_FIRST: 1.2, BARE: 1.0, "torchmetrics": 3.0}, noise=0.01))
+    assert len(words) == len(EXCHANGE_BARS) + 1
+    assert set(words.values()) == {PASSED}
+    slow = verdicts(results_of(grid, {SIZES_FIRST: 0.7, BARE: 0.8, "torchmetrics": 1.5}, noise=0.01))
+    assert [slow[bar.promise] for bar in EXCHANGE_BARS] == [FAILED] * 4
+    both = verdicts(results_of([TINY, *grid], FAST))
+    assert len(both) == len(BARS) + len(EXCHANGE_BARS) + 4
 
 
 def test_a_point_where_the_core_is_slower_is_named() -> None:
@@ -271,6 +313,20 @@ def test_nobody_wins_by_being_wrong(direction: Direction, monkeypatch: pytest.Mo
     monkeypatch.setattr(measure, "CONTENDERS", (right, wrong))
     with pytest.raises(AssertionError, match="wrong gives a wrong answer"):
         measure.measure(point, 0.0)
+
+
+def exchanged() -> list[list[str]]:
+    """Who takes part in each exchange; every answer is checked."""
+    return [list(measure.checked_calls(Point(2, "ragged", 4 * KIB, 0, direction))) for direction in EXCHANGES]
+
+
+def test_every_contender_of_an_exchange_is_right() -> None:
+    """On two ranks."""
+    with World(2) as world:
+        for all_to_all, known, each in world.run(exchanged):
+            assert all_to_all == [OURS, NULL, SIZES_FIRST]
+            assert known == [OURS, NULL, BARE]
+            assert each[:2] == [OURS, NULL]
 
 
 @pytest.mark.usefixtures("alone")
