@@ -271,11 +271,16 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
-def example(session: nox.Session) -> None:
-    """Contrastive training with ragged batches under torchrun, beside one process; draws both loss curves."""
-    script, arguments = "shared/distributed/examples/contrastive.py", session.posargs or ["--plot", "contrastive.svg"]
+@nox.parametrize("name", ["contrastive", "experts"], ids=["contrastive", "experts"])
+def example(session: nox.Session, name: str) -> None:
+    """Contrastive training beside one process, with both loss curves; experts on ranks, in two ways, with a plot."""
+    script = f"shared/distributed/examples/{name}.py"
+    arguments = session.posargs or ["--plot", f"{name}.svg"]
     session.env.setdefault("OMP_NUM_THREADS", "1")
-    run(session, "torch.distributed.run", "--standalone", "--nproc-per-node=3", script, *arguments)
+    if name == "experts":  # starts its ranks itself
+        session.run(python(session), script, *arguments, external=True)
+    else:
+        run(session, "torch.distributed.run", "--standalone", "--nproc-per-node=3", script, *arguments)
 
 
 @nox.session(requires=["env"], venv_backend="none", default=False)

@@ -34,7 +34,7 @@ from tests.support.gather import DIFFERENTIABLE, scatter_in_memory
 from tests.support.old_torch import WHOLE, needs_compile, needs_dtensor, needs_whole_graphs
 from tests.support.oracle import same, upstream, values
 from tests.support.watch import messages_sent, replaced, slots, watched
-from tests.support.world import device
+from tests.support.world import device, is_on_gpus
 
 # ------------------------------------------------------------------ on ranks
 
@@ -186,6 +186,8 @@ def bad_swap(by_rank: list[dict[str, Any]], check: bool) -> tuple[Outcome, list[
     spec = by_rank[rank]
     os.environ["SHARED_DISTRIBUTED_CHECK"] = "1" if check else "0"
     x = spec["x"] if "x" in spec else make_tensor(spec)
+    if "in_tuple" in spec:
+        x = (x,)
 
     def run() -> None:
         if spec.get("operation") == "all_gather":
@@ -478,7 +480,7 @@ ALONE_BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "lazy": ({"kind": "lazy"}, ["UninitializedParameter"]),
     "quantized": ({"kind": "quantized"}, ["qint8"]),
     "DTensor": ({"kind": "DTensor"}, ["DTensor"]),
-    "on no served device": ({"kind": "meta"}, ["on cpu"]),
+    "on no served device": ({"kind": "meta"}, ["on {served}"]),
     "0-d": ({"shape": ()}, ["()", "no dimensions"]),
     "no tensors": ({"x": []}, ["expected tensors, got none"]),
     "unlike tensors": ({"x": [torch.ones(2), torch.ones(3)]}, ["do not add up"]),
@@ -497,7 +499,7 @@ DISAGREE: dict[str, tuple[dict[str, Any], list[str]]] = {
     "another dimension": ({"shape": (2, 4)}, ["(2, 3)", "(2, 4)", "shape differs"]),
     "ndim": ({"shape": (2, 3, 1)}, ["(2, 3, 1)"]),
     "dim": ({"shape": (2, 2), "dim": 1}, ["dim 0", "dim 1"]),
-    "containers": ({"x": (torch.ones(2, 3),)}, ["all_to_all[1]"]),
+    "containers": ({"in_tuple": True}, ["all_to_all[1]"]),
     "all_gather": ({"operation": "all_gather"}, ["operation all_to_all", "operation all_gather"]),
     "all_gather_each": ({"operation": "all_gather_each"}, ["operation all_to_all", "all_gather_each of 2 dims"]),
 }
@@ -518,6 +520,8 @@ def expect_same_error(
 def test_one_ranks_bad_input_raises_everywhere(kind: str, backend: str, worlds: Worlds) -> None:
     """What one rank finds wrong with its call every rank raises, and the group stays usable."""
     bad, words = ALONE_BAD[kind]
+    served = "cuda" if is_on_gpus(backend) else "cpu"
+    words = [word.replace("{served}", served) for word in words]
     expect_same_error(worlds, backend, [OK, {**OK, **bad}], "BadInputError", words, False)
 
 

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: MIT
 """What a call costs on NCCL: launches, kernels, copies between host and device, waits of the host."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.emulated.calls import Counts
 from tests.emulated.counts import WORLD, counts_by_rank, table
+
+PAGE = "shared/distributed/docs/promises.md"
 
 
 @pytest.fixture(scope="module", params=["nccl", "nccl-legacy"])
@@ -58,3 +62,10 @@ def test_even_gathers_are_what_torch_has(counts: dict[str, Counts], backend: str
     found, bare = counts["package, even, sizes given"], counts["torch's all_gather_into_tensor, even, sizes given"]
     assert found.nccl_operations == bare.nccl_operations == 1
     assert found.kernels <= bare.kernels + 1
+
+
+def test_the_page_has_these_counts(backend: str) -> None:
+    """The table of docs/promises.md, row by row."""
+    page = Path(PAGE).read_text().splitlines()
+    measured = table(counts_by_rank("nccl")[0])
+    assert [row for row in measured.splitlines() if row not in page] == []

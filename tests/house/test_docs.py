@@ -139,6 +139,17 @@ def test_the_contrastive_example_trains_as_one_process_does() -> None:
     assert "2 ranks, cpu, gloo: 25 steps" in printed
 
 
+def test_the_example_of_experts_has_the_gradients_of_one_process(tmp_path: Path) -> None:
+    """Both ways, on two ranks; the script itself compares them, and draws the plot."""
+    script = ROOT / "shared/distributed/examples/experts.py"
+    words = ["--ranks", "2", "--rows", "40", "--steps", "1", "--plot", str(tmp_path / "experts.svg")]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, script, *words], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:2] for line in done.stdout.splitlines()[2:4]] == [["2", "all_to_all"], ["2", "gather"]]
+    assert "gather everything" in (tmp_path / "experts.svg").read_text()
+
+
 def test_links_in_the_documents_lead_somewhere() -> None:
     """Files that README and its like point to are there."""
     documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")]

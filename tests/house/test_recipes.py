@@ -242,7 +242,8 @@ def mixed_on_ranks(sizes: tuple[int, ...]) -> tuple[Tensor, list[Tensor], list[T
     batch = Batch(sizes).of(rank).to(device())
     model = DistributedDataParallel(Gated().to(device()))
     own = [expert(number).to(device()) for number in range(bounds[rank], bounds[rank + 1])]
-    experts = names_of(PAGE)["ExpertsOnRanks"](own, bounds[rank])
+    counts = [bounds[r + 1] - bounds[r] for r in range(world)]
+    experts = names_of(PAGE)["ExpertsOnRanks"](own, rank, counts)
     out = experts(*model(batch.image))
     (F.mse_loss(out, batch.text[:, :4], reduction="sum") * world / sum(sizes)).backward()
     return out.detach(), gradients(model), gradients(experts)
@@ -353,10 +354,38 @@ def test_experts_on_different_ranks(sizes: tuple[int, ...], backend: str, worlds
 def test_experts_without_a_process_group() -> None:
     """All experts are here, and nothing is divided."""
     batch, model = Batch((6,)), Gated()
-    experts = names_of(PAGE)["ExpertsOnRanks"]([expert(number) for number in range(EXPERTS)], 0)
+    experts = names_of(PAGE)["ExpertsOnRanks"]([expert(number) for number in range(EXPERTS)], 0, [EXPERTS])
     out = experts(*model(batch.image))
     F.mse_loss(out, batch.text[:, :4], reduction="sum").div(6).backward()
     same((out.detach(), gradients(model), gradients(experts)), mixed_in_one_process((6,)))
+
+
+def to_one_and_back(sizes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """All rows on the last rank, which weights and returns them; and the gradient of this rank's rows."""
+    rank, root = dist.get_rank(), len(sizes) - 1
+    recipes = names_of(PAGE)
+    x = Batch(sizes).of(rank).to(device()).image.requires_grad_()
+    gathered = recipes["gather_to"](root, x)
+    weights = torch.arange(1.0, len(gathered) + 1, dtype=torch.float64, device=device()).unsqueeze(1)
+    returned = recipes["scatter_from"](root, gathered * weights, list(sizes))
+    (returned.square().sum() * (rank + 1)).backward()
+    assert x.grad is not None
+    return gathered.detach(), returned.detach(), x.grad
+
+
+@ragged
+def test_all_rows_to_one_rank_and_from_one(sizes: tuple[int, ...], backend: str, worlds: Worlds) -> None:
+    """Values and gradients, against one process."""
+    x = Batch(sizes).image.requires_grad_()
+    weights = torch.arange(1.0, len(x) + 1, dtype=torch.float64).unsqueeze(1)
+    returned = (x * weights).split(sizes)
+    sum((part.square().sum() * (rank + 1) for rank, part in enumerate(returned)), torch.zeros(())).backward()
+    assert x.grad is not None
+    answers = worlds.get(backend, len(sizes)).run(to_one_and_back, sizes)
+    for rank, (gathered, own, gradient) in enumerate(answers):
+        same(gathered, x.detach() if rank == len(sizes) - 1 else x.detach()[:0])
+        same(own, returned[rank].detach())
+        same(gradient, x.grad.split(sizes)[rank])
 
 
 @pytest.mark.only_over("gloo", reason="the tensors are on the CPU")
@@ -368,5 +397,6 @@ def test_what_the_recipes_show_at_a_prompt(worlds: Worlds) -> None:
 def test_every_recipe_is_tested_here() -> None:
     """What is added to the page is added to this list, and to the tests above."""
     others = {"every_row_once", "train_epoch", "for_the_log", "recall_at", "causal_attention", "gather_sequences"}
+    others |= {"gather_to", "scatter_from"}
     defined = {name for name, value in names_of(PAGE).items() if getattr(value, "__module__", None) == PAGE}
     assert defined == {*LOSSES, *others, "ExpertsOnRanks"}

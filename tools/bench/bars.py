@@ -12,7 +12,7 @@ from .results import Results
 
 PASSED, FAILED, UNDECIDED, UNMEASURED = "passed", "failed", "undecided", "not measured"
 Judged = tuple[str, str, str]  # a promise, what was found, and whether it holds
-RIVALS = [one.name for one in CONTENDERS if one.is_rival]
+RIVALS = list(dict.fromkeys(one.name for one in CONTENDERS if one.is_rival))
 ALMOST = 0.9  # of the time: where the interval ends above it, "not slower" is taken for shown
 PYTHON_MS = {"sizes known": 0.055, "sizes not known": 0.09}  # a call, over a group that moves nothing
 

@@ -44,7 +44,7 @@ class _StandIn:
 
     def __init__(self) -> None:
         self.earlier: dict[str, Tensor] = {}  # rows of an earlier batch, by their place among the arguments
-        self.is_used = False  # in the forward that is running
+        self.is_used = False  # in the forward that is running, or was the last
         self.paused: list[nn.Module] = []  # layers that must not count the stand-in rows
 
     def fill(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -61,7 +61,6 @@ class _StandIn:
         """After the forward: 0 rows instead of the stand-in rows."""
         if not self.is_used:
             return None
-        self.is_used = False
         self._resume()
         return map_leaves(_no_rows_of, output)
 

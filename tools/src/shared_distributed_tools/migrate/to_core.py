@@ -47,9 +47,13 @@ def _stay(files: list[File], why: str) -> None:
 def _look_at_texts(tree: Tree, files: list[File], copy: str) -> None:
     """Other files that may reach what is moved: its gathers, its names, the copy as an attribute of its package."""
     modules = {file: module_path(file.source.path).rpartition("/")[2] for file in files}
-    holders = "|".join(name for file in files for name in file.holders) or "(?!)"
-    names = "|".join(name for file in files for use in file.uses for name in use.bound)
     package = module_path(copy).split("/")[-2:]
+    bound = [name for file in files for use in file.uses for name in use.bound]
+    held = [name for file in files for name in file.holders]
+    spelled = {package[-1], "is_distributed", "all_reduce_grads", *bound, *held}
+    words = [word.encode() for word in spelled]
+    holders = "|".join(dict.fromkeys(held)) or "(?!)"
+    names = "|".join(dict.fromkeys(bound))
     form = re.compile(
         # not torch's collectives, nor a tensor's `gather(-1, index)`
         rf"(?<!\bdist)(?<!\bdistributed)\.(?P<holder>{holders})\b(?!\(\s*-?\d)"
@@ -60,10 +64,11 @@ def _look_at_texts(tree: Tree, files: list[File], copy: str) -> None:
     for path in tree.tracked:
         if path == copy or not path.endswith(_SUFFIXES):
             continue
-        text = ""
+        content: bytes | None = b""
         with suppress(UnreadableError):  # a submodule, or data; of the tree is what a sparse checkout leaves out
             content = tree.content(path) if path in tree.absent else read(tree.root / path)
-            text = (content or b"").decode(errors="replace")
+        is_likely = content and any(word in content for word in words)  # the expression takes its time
+        text = content.decode(errors="replace") if content and is_likely else ""
         for hit in form.finditer(text):
             for file in [file for file in files if file.source.path != path and not file.stays]:
                 flag = hit["flag"] if file.holders else None

@@ -63,7 +63,8 @@ def look_through(tree: Tree, progress: Callable[[int, int], None] = lambda done,
     for done, path in enumerate(tree.files):
         progress(done, len(tree.files))
         content = tree.content(path) or b""
-        if is_kept(path) and (looks_generated(content) or (b"__all__" in content and shim_of(content))):
+        is_likely = b"@generated" in content or b"__all__" in content  # a closer look takes its time
+        if is_likely and is_kept(path) and (looks_generated(content) or shim_of(content)):
             seen.ours.append(path)
         elif GATHER_WORD in content.lower():
             seen.gathering.append(path)
