@@ -11,7 +11,7 @@ ORDER = {
     "": "errors terminal catalog",
     "repo": "files git changes dependencies tree uses edits",
     "render": "shim sources verify bundle header __init__ released command",
-    "scan": "fingerprint compare helpers relatives survey command",
+    "scan": "fingerprint signatures compare sisters helpers relatives survey command",
     "vendor": "state content check update command",
     "migrate": "risks proof to_core stages plan status command",
     "ranks": "oracle rank world __init__",
