@@ -266,7 +266,7 @@ def frameworks(session: nox.Session) -> None:
 
 @nox.session(requires=["env"], venv_backend="none", default=False)
 def demo(session: nox.Session) -> None:
-    """The main job on one screen: ragged batches through every adapter, gradients against one process."""
+    """The main job on one screen: ragged batches through the core and four adapters, against one process."""
     session.run(python(session), "tools/demo.py", external=True)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`nox -s demo`: the main job on one screen. Ragged batches through every adapter, compared with one process."""
+"""`nox -s demo`: the main job on one screen. Ragged batches through the core and four adapters, next to one process."""
 
 import sys
 from collections.abc import Callable

@@ -14,12 +14,13 @@ import torch
 import torch.distributed as dist
 
 from tests.support import Worlds
+from tests.support.adapters import UNLIKE
 from tests.support.gather import gather_by, make_input, make_sizes
 from tests.support.oracle import Case, gathered, gradient, upstream
 
 # ------------------------------------------------------------------ on ranks
 
-SUBJECTS = ("core sum", "core local", "musiclm sum", "spear-tts local", "mirasol local", "st-moe local")
+SUBJECTS = ("core sum", "core local", "musiclm sum", *(f"{name} local" for name in UNLIKE if name != "musiclm"))
 DTYPES = ("float32", "bfloat16", "float64")
 GIVEN = ("no", "list", "tensor")
 PERIOD = 89  # calls until the same case comes again: a prime, so that each case meets every subject

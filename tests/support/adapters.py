@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
 """What each adapter promises, from the `contract.json` beside its sources: adding one adds its tests."""
 
+import ast
 import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
 
+PACKAGES = Path(__file__).resolve().parents[2] / "packages"
 CONTRACTS: dict[str, dict[str, Any]] = {
-    contract.parent.name: json.loads(contract.read_text())
-    for contract in sorted((Path(__file__).resolve().parents[2] / "packages").glob("*/contract.json"))
+    contract.parent.name: json.loads(contract.read_text()) for contract in sorted(PACKAGES.glob("*/contract.json"))
 }
 ADAPTERS = tuple(CONTRACTS)
 # all ways to gather with a gradient, of the core and of every adapter
@@ -29,20 +29,35 @@ def core() -> Any:
     return importlib.import_module("shared_distributed")
 
 
-def gather_of(name: str) -> Any:
-    """The function that an adapter's `AllGather` runs."""
-    cls = adapter(name).AllGather
-    return cls.forward if issubclass(cls, nn.Module) else cls.apply
+def has_module(name: str) -> bool:
+    """Whether an adapter's `AllGather` is an nn.Module; else it is an autograd Function."""
+    return bool(CONTRACTS[name]["api"]["AllGather"][0].startswith("(self"))
 
 
-# of adapters that run one function the first is tested in full; the others behave like it: that name -> the first's
-_FIRST: dict[Any, str] = {}
-LIKE = {name: _FIRST.setdefault(gather_of(name), name) for name in ADAPTERS}
+def _source(name: str) -> list[ast.stmt]:
+    """An adapter's statements. Read and not imported: ranks that test the vendored files have no core."""
+    (file,) = (PACKAGES / name).glob("src/*/__init__.py")
+    return ast.parse(file.read_text()).body
+
+
+def _gather_of(name: str) -> str:
+    """The class of the core that an adapter's `AllGather` is, or the adapter's name where it is one of its own."""
+    for node in _source(name):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "AllGather":
+            return ast.unparse(node.value)
+        if isinstance(node, ast.ClassDef) and node.name == "AllGather":
+            has_methods = any(isinstance(one, ast.FunctionDef) for one in node.body)
+            return name if has_methods else ast.unparse(node.bases[0])
+    return name
+
+
+# of adapters that have one gather the first is tested in full; the others behave like it: that name -> the first's
+_FIRST: dict[str, str] = {}
+LIKE = {name: _FIRST.setdefault(_gather_of(name), name) for name in ADAPTERS}
 UNLIKE = tuple(name for name in ADAPTERS if LIKE[name] == name)
-_SHARED = importlib.import_module("shared_distributed.adapters")
 # the names that an adapter takes from the core as they are
 TAKEN = {
-    name: {one for one, value in vars(adapter(name)).items() if value is vars(_SHARED).get(one) and one[0] != "_"}
+    name: {alias.name for node in _source(name) if isinstance(node, ast.ImportFrom) for alias in node.names}
     for name in ADAPTERS
 }
 
