@@ -109,4 +109,7 @@ def _exchange_reports(operation: str, rank: int, world: int, group: Any) -> tupl
 
 
 def _name_of(group: Any) -> str:
-    return str(getattr(group, "group_name", ""))
+    try:
+        return str(group.group_name)
+    except (AttributeError, RuntimeError):  # a process group written in Python may have none
+        return ""
