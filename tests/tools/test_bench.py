@@ -49,7 +49,7 @@ from bench.grid import (
 )
 from bench.measure import Rounds, ratios, turns
 from bench.plot import draw_growth, draw_ratios
-from bench.results import Results
+from bench.results import Results, deciles
 from bench.tables import comparison, crossings, markdown, publish, summary
 from tests.support import World
 
@@ -164,6 +164,11 @@ def test_turns_are_shared_and_change() -> None:
 
 def verdicts(results: Results) -> dict[str, str]:
     return {promise: word for promise, _, word in judge(results)}
+
+
+def test_a_median_does_not_hide_calls_that_take_one_of_two_times() -> None:
+    """The percentiles of the rounds are kept, and loaded again."""
+    assert deciles([0.3] * 8 + [3.0] * 3) == [0.3, 0.3, 3.0]
 
 
 def test_a_run_on_nccl_is_not_judged_by_the_bars_of_gloo() -> None:

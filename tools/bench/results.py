@@ -26,6 +26,7 @@ class Timing(NamedTuple):
 
     ms: Estimate
     times: Estimate | None  # None where there is nothing to compare with
+    deciles: list[float] | None = None  # of the rounds' milliseconds: one call in ten can take ten times as long
 
 
 @dataclass
@@ -39,7 +40,8 @@ class Results:
     def add(self, point: Point, rounds: Rounds) -> None:
         """Keep what all rounds of a point say."""
         times = ratios(rounds)
-        self.timings[point] = {name: Timing(estimate(ms), times.get(name)) for name, ms in rounds.items()}
+        row = {name: Timing(estimate(ms), times.get(name), deciles(ms)) for name, ms in rounds.items()}
+        self.timings[point] = row
 
     def times(self, name: str, points: Iterable[Point] | None = None) -> dict[Point, Estimate]:
         """How many times as long as ours a contender took, at each of these points where it took part."""
@@ -61,10 +63,18 @@ class Results:
         results = Results(python={name: Estimate(*ms) for name, ms in facts.pop("python_ms").items()})
         for point in facts.pop("points"):
             row = point.pop("contenders").items()
-            timings = {name: Timing(Estimate(*ms), times and Estimate(*times)) for name, (ms, times) in row}
+            timings = {
+                name: Timing(Estimate(*ms), times and Estimate(*times), *found) for name, (ms, times, *found) in row
+            }
             results.timings[Point(**point)] = timings
         results.facts = facts
         return results
+
+
+def deciles(ms: list[float]) -> list[float]:
+    """The 10th, 50th and 90th percentile: a median alone hides calls that take one of two times."""
+    found = torch.tensor(ms, dtype=torch.float64).quantile(torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64))
+    return [float(f"{value:.4g}") for value in found.tolist()]
 
 
 def facts(backend: str) -> dict[str, Any]:
