@@ -46,10 +46,13 @@ def refuse_tracing() -> None:
         raise BadInputError("make_fx, aot_function and torch.jit.trace cannot record a gather: use torch.compile")
 
 
+# of `is_grads_batched`; torch 2.0 has no way to ask
+_is_legacy_batched = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: False)
+
+
 def refuse_batched(x: Tensor) -> None:
     """Raise for the gradient of several backwards at once: no collective knows of them."""
-    functorch = torch._C._functorch
-    if functorch.is_batchedtensor(x) or functorch.is_legacy_batchedtensor(x):
+    if torch._C._functorch.is_batchedtensor(x) or _is_legacy_batched(x):
         raise BadInputError("a summed gradient cannot be batched: call torch.autograd.grad without is_grads_batched")
 
 
