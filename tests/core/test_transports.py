@@ -42,13 +42,13 @@ WAYS = {"gloo": gloo.Gloo, "heart": call.AnyBackend, "reduce-scatter": WithReduc
 @contextmanager
 def forced(way: str, small: int) -> Iterator[None]:
     """Only the named way, with `small` as the border between small and large; no rows come with the headers."""
-    saved = gloo.SMALL_GATHER, gloo.SMALL_SUM
-    gloo.SMALL_GATHER = gloo.SMALL_SUM = small
+    saved = gloo.SMALL_GATHER, gloo.SMALL_SUM, gloo.MOST_FOR_ONE_RANK
+    gloo.SMALL_GATHER = gloo.SMALL_SUM = gloo.MOST_FOR_ONE_RANK = small
     try:
         with replaced(choose, ["_way_of"], lambda *_: lambda *_: WAYS[way]), slots(0):
             yield
     finally:
-        gloo.SMALL_GATHER, gloo.SMALL_SUM = saved
+        gloo.SMALL_GATHER, gloo.SMALL_SUM, gloo.MOST_FOR_ONE_RANK = saved
 
 
 def run_forced(way: str, small: int, cases: list[Case]) -> list[Result]:
@@ -330,12 +330,34 @@ def test_no_more_goes_through_the_first_rank_among_many(
     """A sum brings at most 4 MiB to it, however many ranks there are. A KiB a row; nothing moves."""
     ways: list[str] = []
     ranks_alone: Any = NobodyThere(ranks)
-    for name in ("_sum_on_first", "_sum_on_each"):
+    for name in ("_sum_on_first", "_sum_on_each", "_sum_everywhere"):
         monkeypatch.setattr(NobodyThere, name, lambda *_, name=name: ways.append(name), raising=False)
     sizes = [rows // ranks] * (ranks - 1)
     sizes.append(rows - sum(sizes))
     gloo.Gloo.sum(ranks_alone, torch.zeros(rows, 256), 0, sizes)
     assert ways == ["_sum_on_first" if through_one else "_sum_on_each"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "way"),
+    [
+        ([7000, 1, 1, 1, 1, 1, 1, 1], "_sum_everywhere"),
+        ([2000, 1, 1, 1, 1, 1, 1, 1], "_sum_on_each"),  # 15.6 MiB for the first
+        ([5000] * 8, "_sum_on_each"),  # as much for each
+        ([9000, 9000], "_sum_on_each"),
+    ],
+    ids=["one owns most", "not so much", "even", "two ranks"],
+)
+def test_a_large_sum_of_which_one_rank_owns_most_is_an_all_reduce(
+    sizes: list[int], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the sizes alone, which all ranks share. A KiB a row; nothing moves."""
+    ways: list[str] = []
+    ranks_alone: Any = NobodyThere(len(sizes))
+    for name in ("_sum_on_first", "_sum_on_each", "_sum_everywhere"):
+        monkeypatch.setattr(NobodyThere, name, lambda *_, name=name: ways.append(name), raising=False)
+    gloo.Gloo.sum(ranks_alone, torch.zeros(sum(sizes), 256), 0, sizes)
+    assert ways == [way]
 
 
 @pytest.mark.parametrize(

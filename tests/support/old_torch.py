@@ -13,9 +13,7 @@ needs_whole_graphs = pytest.mark.skipif(not WHOLE, reason=f"{OLD} breaks the gra
 needs_dtensor = pytest.mark.skipif(VERSION < (2, 5), reason=f"{OLD} has no public DTensor")
 needs_fake_group = pytest.mark.skipif(VERSION < (2, 4), reason=f"{OLD} has no fake process group")
 needs_fsdp_on_cpu = pytest.mark.skipif(VERSION < (2, 6), reason=f"FSDP of {OLD} needs a GPU, or has no fully_shard")
-needs_lazy_zeros = pytest.mark.skipif(
-    VERSION < (2, 1), reason=f"{OLD} cannot tell lazy zeros or batched gradients"
-)
+needs_lazy_zeros = pytest.mark.skipif(VERSION < (2, 1), reason=f"{OLD} cannot tell lazy zeros or batched gradients")
 needs_func = pytest.mark.skipif(VERSION < (2, 10), reason=f"torch.func of {OLD} wraps the tensors of an exchange too")
 needs_gloo_reduce_scatter = pytest.mark.skipif(VERSION < (2, 4), reason=f"gloo of {OLD} has no reduce_scatter")
 
