@@ -302,6 +302,13 @@ def test_small_rows_travel_without_padding(given: bool, worlds: Worlds) -> None:
         assert sent == [(0, up[rank])] * (rank > 0) + [(child, whole) for child in down[rank]], rank
 
 
+@GLOO_ONLY
+def test_of_two_ranks_each_is_sent_what_it_lacks(worlds: Worlds) -> None:
+    """The other's rows, and nothing else."""
+    sent = worlds.get("gloo", 2).run(messages_of_a_gather, [300, 7], True)
+    assert sent == [[(1, 300 * 16)], [(0, 7 * 16)]]
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 @GLOO_ONLY
 def test_only_real_rows_travel(dim: int, worlds: Worlds) -> None:

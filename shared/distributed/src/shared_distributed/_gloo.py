@@ -101,8 +101,9 @@ class Gloo(Call):
         """Small ones through the first rank; else a broadcast from each rank. As bytes, since gloo has few dtypes."""
         limit = SMALL_GATHER if self.world <= 8 else 2 * SMALL_GATHER
         if rows.numel() * rows.element_size() <= limit:
-            send_to_first(ROWS, parts[self.rank], parts, rows, self.group)
-            send_onward(ROWS, rows, self.group)
+            answer = parts[0] if self.world == 2 else rows  # the second of two ranks has its own rows
+            send_to_first(ROWS, parts[self.rank], parts, answer, self.group)
+            send_onward(ROWS, answer, self.group)
             return []
         return broadcasts(parts, self.group)
 
