@@ -196,7 +196,7 @@ def floor(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def newest(session: nox.Session) -> None:
-    """The same on the newest torch there is, whatever that brings, in an environment of its own (5 GB)."""
+    """The same on the newest torch there is, whatever that brings, in a separate environment (5 GB)."""
     test_with(session, "torch", "numpy")
 
 
@@ -220,7 +220,7 @@ def test_with(session: nox.Session, *requirements: str) -> None:
 
 @nox.session(default=False)
 def emulated(session: nox.Session) -> None:
-    """The NCCL code of torch itself, on emulated GPUs, with random delays too; in an environment of its own (5 GB)."""
+    """The NCCL code of torch itself, on emulated GPUs, with random delays too; in a separate environment (5 GB)."""
     missing = [compiler for compiler in ("g++", "gcc") if shutil.which(compiler) is None]
     if missing:
         session.skip(f"needs a C++ compiler: {' and '.join(missing)} not found")
@@ -238,7 +238,7 @@ def emulated(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def gpu(session: nox.Session) -> None:
-    """What only two or more GPUs show, and a report of it, in an environment of its own (5 GB).
+    """What only two or more GPUs show, and a report of it, in a separate environment (5 GB).
 
     Arguments after -- go to pip, such as --index-url URL for another build of torch: no constraints, which may pin one
     without CUDA.
@@ -258,7 +258,7 @@ def released(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def frameworks(session: nox.Session) -> None:
-    """The framework pages in shared/distributed/docs, saved and run as they are, in an environment of its own."""
+    """The framework pages in shared/distributed/docs, saved and run as they are, in a separate environment."""
     used = ["lightning", "transformers", "sentence-transformers", "datasets", "pytorch-metric-learning", *COMPARED]
     session.install("-c", CONSTRAINTS, "torch", "numpy", "pytest", *used, *EDITABLE)
     session.run("pytest", "-q", "tests/frameworks/pages.py", *session.posargs)
